@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Set Redrive up on a bare machine and run it: `python3 run.py demo`, `python3 run.py test`.
+
+Uses the standard library alone. The first call makes `.venv` and installs what the hash-pinned requirement files
+name; later calls see that nothing changed and start at once. `test` and `check` are for those who change Redrive;
+every other word goes to the `redrive` command.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+TOOLS = ROOT / ".tools"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "installed"
+RUNTIME, DEVELOPMENT = "requirements.txt", "requirements-dev.txt"
+CHECKS = (
+    ["ruff", "check", "."],
+    ["ruff", "format", "--check", "."],
+    ["mypy"],
+    ["lint-imports"],
+    ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"],
+)
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):
+        sys.exit(f"Redrive needs Python 3.11 or later; this is {sys.version.split()[0]} ({sys.executable}).")
+    words = sys.argv[1:] or ["--help"]
+    development = words[0] in {"test", "check"}
+    with _setup_lock():
+        _install(DEVELOPMENT if development else RUNTIME)
+    if words[0] == "test":
+        _become([str(PYTHON), "-m", "pytest", *words[1:]])
+    if words[0] == "check":
+        sys.exit(_check())
+    _become([str(VENV / "bin" / "redrive"), *words])
+
+
+def _become(command: list[str]) -> None:
+    environment = os.environ | {"PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+    if "pytest" in command:
+        os.chdir(ROOT)
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def _check() -> int:
+    codes = [subprocess.call([str(VENV / "bin" / tool), *rest], cwd=ROOT) for tool, *rest in CHECKS]
+    return max(codes)
+
+
+@contextlib.contextmanager
+def _setup_lock() -> Iterator[None]:
+    """Let two first calls at once install one after the other."""
+    try:
+        TOOLS.mkdir(exist_ok=True)
+        lock = (TOOLS / "lock").open("w")
+    except OSError as error:
+        sys.exit(f"Cannot write to {ROOT}: {error.strerror}. Clone Redrive to a place you may write to.")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(requirements: str) -> None:
+    wanted = _fingerprint(requirements)
+    installed = STAMP.read_text().split() if STAMP.exists() else []
+    # The development environment holds all that the runtime one does, so either serves a `redrive` command.
+    if wanted in installed or (requirements == RUNTIME and _fingerprint(DEVELOPMENT) in installed):
+        return
+    print(f"Setting up {VENV.name} from {requirements} (once) ...", file=sys.stderr, flush=True)
+    STAMP.unlink(missing_ok=True)
+    uv = _uv()
+    try:
+        if uv:
+            _install_with_uv(uv, requirements)
+        else:
+            _install_with_pip(requirements)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"Set-up failed (exit code {error.returncode}): {' '.join(map(str, error.cmd))}")
+    STAMP.write_text(wanted)
+
+
+def _fingerprint(requirements: str) -> str:
+    parts = (ROOT / requirements, ROOT / "pyproject.toml")
+    content = b"".join(part.read_bytes() for part in parts) + f"{sys.version}{ROOT}{requirements}".encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _uv() -> str | None:
+    """Find uv, or fetch it: it installs in seconds what takes pip minutes. None when it cannot be had."""
+    own = TOOLS / "uv" / "bin" / "uv"
+    if not own.exists():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(TOOLS / "uv"), "uv"]
+        # A uv of the machine's own may be too old to know the options used here: prefer ours.
+        if subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0:
+            return shutil.which("uv")
+    return str(own)
+
+
+def _install_with_uv(uv: str, requirements: str) -> None:
+    environment = os.environ | _uv_settings()
+
+    def call(*words: str) -> None:
+        subprocess.run([uv, *words], cwd=ROOT, env=environment, check=True)
+
+    if not PYTHON.exists():
+        call("venv", "--quiet", "--clear", "--python", sys.executable, str(VENV))
+    into = ("--quiet", "--python", str(PYTHON))
+    call("pip", "sync", *into, "--require-hashes", requirements)
+    call("pip", "install", *into, "--no-deps", "--no-build-isolation", "--no-index", "--editable", ".")
+
+
+def _uv_settings() -> dict[str, str]:
+    """Hand pip's configuration to uv, which does not read it."""
+    settings = {
+        "UV_SYSTEM_CERTS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        # Several registries may hold one package; the hashes decide which files are right.
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_LINK_MODE": "copy",
+    }
+    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+    for pip_name, uv_name in names.items():
+        value = _pip_setting(pip_name)
+        if value:
+            separator = "," if uv_name == "UV_FIND_LINKS" else " "
+            settings[uv_name] = separator.join(value.split())
+    return {name: value for name, value in settings.items() if name not in os.environ}
+
+
+def _pip_setting(name: str) -> str:
+    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    if from_environment:
+        return from_environment
+    command = [sys.executable, "-m", "pip", "config", "get", f"global.{name}"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def _install_with_pip(requirements: str) -> None:
+    if not PYTHON.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--require-hashes", "-r", requirements], cwd=ROOT, check=True)
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()

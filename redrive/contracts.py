@@ -1,0 +1,279 @@
+"""Everything that crosses a process: names, statuses, limits and messages. Each wire name is written here, once."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from redrive.errors import Category
+from redrive.policy import RetryPolicy
+
+MIB: Final = 1024 * 1024
+PAYLOAD_LIMIT: Final = MIB
+RESULT_LIMIT: Final = MIB
+# Payload and outputs travel together in one Temporal message, which may hold 2 MiB.
+DOCUMENT_LIMIT: Final = 2 * MIB - 128 * 1024
+STEP_LIMIT: Final = 200
+DEPTH_LIMIT: Final = 100
+ERROR_TEXT_LIMIT: Final = 8 * 1024
+ATTEMPT_TEXT_LIMIT: Final = 1024
+ATTEMPTS_KEPT: Final = 50
+NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
+
+TASK_QUEUE: Final = "redrive"
+DEFAULT_TENANT: Final = "default"
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+
+
+class Workflow(StrEnum):
+    """Names of workflow types."""
+
+    MODULE_RUN = "ModuleRun"
+    DESCRIBE_MODULES = "DescribeModules"
+    RESOLVE_PIPELINE = "ResolvePipeline"
+
+
+class Activity(StrEnum):
+    """Names of activity types."""
+
+    RUN_STEP = "run_step"
+    DESCRIBE_MODULES = "describe_modules"
+    RESOLVE_PIPELINE = "resolve_pipeline"
+
+
+class Query(StrEnum):
+    """Names of queries."""
+
+    STATUS = "status"
+
+
+class SearchAttribute(StrEnum):
+    """Names of the search attributes of a run. All are keywords."""
+
+    TENANT = "RedriveTenant"
+    PIPELINE = "RedrivePipeline"
+    STATUS = "RedriveStatus"
+    FAILED_STEP = "RedriveFailedStep"
+    CATEGORY = "RedriveCategory"
+
+
+class RunStatus(StrEnum):
+    """Where a run is."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    DLQ_PENDING = "DLQ_PENDING"
+    PARTIAL = "PARTIAL"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether the run has ended for good."""
+        return self in {RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELED}
+
+
+class StepStatus(StrEnum):
+    """Where a step is."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    DLQ = "DLQ"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class Message(BaseModel):
+    """The base of what crosses a process: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Attempt(Message):
+    """One failed try of a step."""
+
+    attempt: int
+    at: datetime
+    category: Category
+    error_type: str
+    error: str
+    delay: timedelta | None = Field(default=None, description="the wait that followed; none after the last try")
+
+
+class FailedCycle(Message):
+    """How a step was exhausted: every try since it was started or replayed, and the last error in full."""
+
+    step: str
+    cycle: int
+    category: Category
+    error_type: str
+    message: str
+    stack: str = ""
+    attempts: list[Attempt]
+    generation: str = Field(default="", description="build id of the worker that made the last try")
+
+
+class StepSnapshot(Message):
+    """A step as it was when its run started."""
+
+    name: Name
+    policy: RetryPolicy
+    reads: list[str] | None = Field(default=None, description="the document's fields that the step reads; none: all")
+
+
+class StepState(Message):
+    """Where a step is and what became of it."""
+
+    name: str
+    status: StepStatus = StepStatus.PENDING
+    cycle: int = 0
+    attempt: int = Field(default=0, description="tries in this cycle so far")
+    max_attempts: int = 0
+    attempts: list[Attempt] = Field(default_factory=list, description="the failed ones of this cycle")
+    next_retry_at: datetime | None = None
+    output_size: int | None = None
+    failure: FailedCycle | None = None
+
+
+class RunState(Message):
+    """What a run knows: carried over when its history is cut short (continue-as-new)."""
+
+    steps: list[StepState]
+    outputs: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunInput(Message):
+    """What starts a run. A pipeline and a payload are enough: the rest has defaults."""
+
+    pipeline: Name
+    payload: dict[str, Any] = Field(default_factory=dict)
+    tenant: Name = DEFAULT_TENANT
+    steps: Annotated[list[StepSnapshot], Field(min_length=1, max_length=STEP_LIMIT)] | None = None
+    key: Text255 | None = Field(default=None, description="idempotency key")
+    correlation_id: Text255 | None = None
+    user_id: Text255 | None = None
+    state: RunState | None = None
+
+
+class RunView(Message):
+    """A run as an operator sees it."""
+
+    run_id: str
+    tenant: str
+    pipeline: str
+    status: RunStatus
+    correlation_id: str | None = None
+    key: str | None = None
+    steps: list[StepState] = []
+    error: str | None = None
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    note: str | None = Field(default=None, description="what could not be seen, and why")
+
+
+class RunSummary(Message):
+    """A run in a list."""
+
+    run_id: str
+    tenant: str
+    pipeline: str
+    status: RunStatus
+    failed_step: str | None = None
+    category: str | None = None
+    started_at: datetime
+    closed_at: datetime | None = None
+
+
+class RunResult(Message):
+    """What a finished run returns."""
+
+    run_id: str
+    status: RunStatus
+    output: Any = Field(default=None, description="the last step's output")
+    steps: list[StepState]
+
+
+class StartedRun(Message):
+    """The answer to a start: the same key gives the same run, and says so."""
+
+    run_id: str
+    is_cached: bool
+    status: RunStatus
+
+
+class StepOrder(Message):
+    """What a worker needs to try a step."""
+
+    run_id: str
+    tenant: str
+    pipeline: str
+    step: StepSnapshot
+    cycle: int = 1
+    document: dict[str, Any]
+    prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
+    correlation_id: str
+    user_id: str | None = None
+
+
+class StepResult(Message):
+    """What a successful try returns."""
+
+    output: Any
+    size: int
+    attempt: int
+    attempts: list[Attempt] = Field(default_factory=list, description="the failed tries before it")
+
+
+class ResolveRequest(Message):
+    """Ask a worker for the steps of a pipeline and whether a payload fits it."""
+
+    pipeline: str
+    payload: dict[str, Any]
+
+
+class Resolution(Message):
+    """The steps of a pipeline, or why the request cannot be accepted."""
+
+    steps: list[StepSnapshot] = []
+    problem: str | None = None
+    code: str | None = None
+
+
+class ModuleView(Message):
+    """A module as a worker knows it."""
+
+    name: str
+    summary: str
+    policy: RetryPolicy
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+
+
+class PipelineView(Message):
+    """A pipeline as a worker knows it."""
+
+    name: str
+    steps: list[str]
+
+
+class Catalog(Message):
+    """All that a worker knows."""
+
+    modules: list[ModuleView]
+    pipelines: list[PipelineView]
+    generation: str
+
+
+class AttemptError(Message):
+    """What a failed try tells the run, in the details of its error."""
+
+    attempts: list[Attempt]
+    error_type: str
+    stack: str = ""
+    generation: str = ""

@@ -1,0 +1,146 @@
+"""The errors of Redrive and the categories that failures fall into.
+
+    RedriveError                 every error of this package; `code` is stable, the message names the value
+    ├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
+    ├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
+    │   ├── UnknownPipeline
+    │   └── TooLarge
+    ├── RunNotFound
+    ├── RunFailed                the run that was waited for ended FAILED
+    ├── RunCanceled              the run that was waited for ended CANCELED
+    ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
+    ├── StackError               the embedded stack cannot start
+    └── StepError                why a step's attempt failed, with its category
+        ├── Transient            raised by a module: try again
+        ├── Terminal             raised by a module: trying again cannot help
+        └── ServiceError         a service answered with an error, or did not answer
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Category(StrEnum):
+    """What kind of failure it was. The category decides, with the policy, whether to try again."""
+
+    TIMEOUT = "timeout"
+    NETWORK = "network"
+    RATE_LIMIT = "rate_limit"
+    PROVIDER_5XX = "provider_5xx"
+    VALIDATION = "validation"
+    MISSING_CONFIG = "missing_config"
+    PROVIDER_4XX = "provider_4xx"
+    CONFLICT = "conflict"
+    INTEGRITY = "integrity"
+    SERIALIZATION = "serialization"
+    TOO_LARGE = "too_large"
+    UNKNOWN_MODULE = "unknown_module"
+    UNKNOWN = "unknown"
+
+
+TRANSIENT_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.PROVIDER_5XX})
+TERMINAL_CATEGORIES = frozenset(Category) - TRANSIENT_CATEGORIES - {Category.UNKNOWN}
+
+
+class RedriveError(Exception):
+    """The base of every error that Redrive raises."""
+
+    code: ClassVar[str] = "redrive_error"
+
+
+class RegistrationError(RedriveError):
+    """Say which module or pipeline is declared wrongly, and how to mend it."""
+
+    code = "registration_error"
+
+
+class InvalidInput(RedriveError):
+    """Say what in a caller's input cannot be accepted."""
+
+    code = "invalid_input"
+
+
+class UnknownPipeline(InvalidInput):
+    """No worker knows a pipeline of that name."""
+
+    code = "unknown_pipeline"
+
+
+class TooLarge(InvalidInput):
+    """A payload or result is over its limit."""
+
+    code = "too_large"
+
+
+class RunNotFound(RedriveError):
+    """No run has that id."""
+
+    code = "run_not_found"
+
+
+class RunFailed(RedriveError):
+    """The run ended FAILED; the message says which step and why."""
+
+    code = "run_failed"
+
+
+class RunCanceled(RedriveError):
+    """The run ended CANCELED."""
+
+    code = "run_canceled"
+
+
+class Unavailable(RedriveError):
+    """Something Redrive needs did not answer. Nothing is known to be wrong with the request: try again."""
+
+    code = "unavailable"
+
+
+class StackError(RedriveError):
+    """The embedded stack cannot start, or not go on."""
+
+    code = "stack_error"
+
+
+class StepError(RedriveError):
+    """Why one attempt failed: its category, and how long the service asked to wait."""
+
+    code = "step_error"
+
+    def __init__(self, message: str, *, category: Category, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.category = category
+        self.retry_after = retry_after
+
+
+class Transient(StepError):
+    """Raise from a module to have the step tried again, whatever the policy says of unknown errors."""
+
+    code = "transient"
+
+    def __init__(
+        self, message: str, *, category: Category = Category.UNKNOWN, retry_after: timedelta | None = None
+    ) -> None:
+        super().__init__(message, category=category, retry_after=retry_after)
+
+
+class Terminal(StepError):
+    """Raise from a module to end the step's attempts: trying again cannot help."""
+
+    code = "terminal"
+
+    def __init__(self, message: str, *, category: Category = Category.VALIDATION) -> None:
+        super().__init__(message, category=category)
+
+
+class ServiceError(StepError):
+    """A service answered with an error status (`status`), or gave no usable answer (`status` is None)."""
+
+    code = "service_error"
+
+    def __init__(
+        self, message: str, *, category: Category, status: int | None = None, retry_after: timedelta | None = None
+    ) -> None:
+        super().__init__(message, category=category, retry_after=retry_after)
+        self.status = status

@@ -1,0 +1,44 @@
+"""Settings, read once from the environment in an entry point and handed on."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from redrive.contracts import TASK_QUEUE
+
+
+class ServiceSettings(BaseModel):
+    """Where a service is and how to sign in to it."""
+
+    base_url: str
+    token: SecretStr | None = None
+
+
+class Settings(BaseSettings):
+    """All that can be set from outside. Names are the environment's, with the prefix REDRIVE_ where none is given."""
+
+    model_config = SettingsConfigDict(env_prefix="REDRIVE_", extra="ignore", populate_by_name=True)
+
+    temporal_address: str | None = Field(default=None, validation_alias="TEMPORAL_ADDRESS")
+    temporal_namespace: str | None = Field(default=None, validation_alias="TEMPORAL_NAMESPACE")
+    temporal_profile: str | None = Field(default=None, validation_alias="TEMPORAL_PROFILE")
+    database_url: SecretStr | None = Field(default=None, validation_alias="DATABASE_URL")
+    state_dir: Path = Path(".redrive")
+    task_queue: str = TASK_QUEUE
+    modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
+    services: dict[str, ServiceSettings] = {}
+    user_header: str = "x-redrive-user"
+    build_id: str = "dev"
+    max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
+    max_cached_runs: int = Field(default=1000, ge=0)
+    stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "pretty"] = "auto"
+
+    @field_validator("modules", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

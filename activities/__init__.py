@@ -1,0 +1,1 @@
+"""Side effects only: what workflows ask for by name."""

@@ -1,0 +1,29 @@
+"""What this worker knows: its modules and pipelines."""
+
+from temporalio import activity
+
+from redrive.contracts import Activity, Catalog, Resolution, ResolveRequest
+from redrive.errors import InvalidInput
+from redrive.modules import Registry
+
+
+class CatalogActivities:
+    """Answer questions about a registry."""
+
+    def __init__(self, registry: Registry, generation: str) -> None:
+        self._registry = registry
+        self._generation = generation
+
+    @activity.defn(name=Activity.DESCRIBE_MODULES)
+    async def describe_modules(self) -> Catalog:
+        """List all modules and pipelines."""
+        modules, pipelines = self._registry.views()
+        return Catalog(modules=modules, pipelines=pipelines, generation=self._generation)
+
+    @activity.defn(name=Activity.RESOLVE_PIPELINE)
+    async def resolve_pipeline(self, request: ResolveRequest) -> Resolution:
+        """Return a pipeline's steps, or why this payload cannot start it."""
+        try:
+            return Resolution(steps=self._registry.resolve(request.pipeline, request.payload))
+        except InvalidInput as error:
+            return Resolution(problem=str(error), code=error.code)

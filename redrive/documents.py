@@ -1,0 +1,117 @@
+"""JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
+
+import math
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from redrive.contracts import DEPTH_LIMIT, PAYLOAD_LIMIT
+from redrive.errors import InvalidInput, TooLarge
+from redrive.redaction import Redactor
+
+_REDACTOR = Redactor()
+
+
+def parse_payload(text: bytes | str) -> dict[str, Any]:
+    """Parse a payload from JSON text, or say where it is wrong."""
+    if len(text) > PAYLOAD_LIMIT:
+        raise TooLarge(f"payload: {len(text)} bytes; the limit is {PAYLOAD_LIMIT} (pass a reference to large data)")
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidInput(f"payload: not valid JSON: {error}") from error
+    return check_payload(value)
+
+
+def check_payload(value: object) -> dict[str, Any]:
+    """Return the value if it is a JSON object that every store can hold, and small enough; else say what is wrong."""
+    if not isinstance(value, dict):
+        raise InvalidInput(f"payload: a JSON object is needed, not {type(value).__name__}")
+    problem = json_problem(value)
+    if problem:
+        raise InvalidInput(f"payload{problem}")
+    size = json_size(value)
+    if size > PAYLOAD_LIMIT:
+        raise TooLarge(f"payload: {size} bytes; the limit is {PAYLOAD_LIMIT} (pass a reference to large data)")
+    return value
+
+
+def json_size(value: object) -> int:
+    """Return how many bytes the value takes as JSON."""
+    try:
+        return len(to_json(value))
+    except PydanticSerializationError as error:
+        raise InvalidInput(f"payload: cannot be written as JSON: {error}") from error
+
+
+def json_problem(value: object) -> str | None:
+    """Return where and why a value is not plain JSON (`.items[2].price: NaN …`), or None."""
+    # A stack, not recursion: ten thousand levels must give a sentence, not a RecursionError.
+    pending: list[tuple[str, object, int]] = [("", value, 1)]
+    while pending:
+        path, item, depth = pending.pop()
+        if depth > DEPTH_LIMIT:
+            return f"{path[:80]}: nested deeper than {DEPTH_LIMIT} levels"
+        if isinstance(item, dict):
+            for name, inner in item.items():
+                problem = f"key {name!r} is not text" if not isinstance(name, str) else _text_problem(name)
+                if problem:
+                    return f"{path}: {problem}"
+                pending.append((f"{path}.{name}", inner, depth + 1))
+        elif isinstance(item, list):
+            pending.extend((f"{path}[{index}]", inner, depth + 1) for index, inner in enumerate(item))
+        else:
+            problem = _scalar_problem(item)
+            if problem:
+                return f"{path}: {problem}"
+    return None
+
+
+def _scalar_problem(item: object) -> str | None:
+    if isinstance(item, str):
+        return _text_problem(item)
+    if isinstance(item, float) and not math.isfinite(item):
+        return f"{item} is not a JSON number"
+    if item is None or isinstance(item, bool | int | float):
+        return None
+    return f"{type(item).__name__} is not a JSON type"
+
+
+def _text_problem(text: str) -> str | None:
+    if "\0" in text:
+        return "the character U+0000 cannot be stored; remove it"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"lone surrogate {text[error.start]!r} is not valid text"
+    return None
+
+
+def step_input(document: dict[str, Any], reads: Collection[str] | None) -> dict[str, Any]:
+    """Return the part of a run's document that a step reads."""
+    if reads is None:
+        return document
+    return {name: document[name] for name in reads if name in document}
+
+
+def validation_sentence(error: ValidationError) -> str:
+    """Say which fields do not fit, with what was sent, in one line."""
+    return "; ".join(_field_sentences(error))
+
+
+def _field_sentences(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors(include_url=False, include_context=False):
+        path = ".".join(str(part) for part in problem["loc"]) or "input"
+        sent = problem["input"]
+        if problem["type"] == "missing" or isinstance(sent, dict | list):
+            yield f"{path}: {problem['msg']}"
+        else:
+            name = str(problem["loc"][-1]) if problem["loc"] else "input"
+            shown = _REDACTOR.value({name: sent})[name]
+            yield f"{path}: {problem['msg']} (got {_bounded(repr(shown))})"
+
+
+def _bounded(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,32 @@
+"""Ask a worker what it knows. Each workflow is one local activity: a question that any live worker answers."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, Catalog, Resolution, ResolveRequest, Workflow
+
+TIMEOUT = timedelta(seconds=10)
+
+
+@workflow.defn(name=Workflow.DESCRIBE_MODULES)
+class DescribeModules:
+    """List the modules and pipelines of a worker."""
+
+    @workflow.run
+    async def run(self) -> Catalog:
+        return await workflow.execute_local_activity(
+            Activity.DESCRIBE_MODULES, result_type=Catalog, start_to_close_timeout=TIMEOUT
+        )
+
+
+@workflow.defn(name=Workflow.RESOLVE_PIPELINE)
+class ResolvePipeline:
+    """Return the steps of a pipeline, or why a payload cannot start it."""
+
+    @workflow.run
+    async def run(self, request: ResolveRequest) -> Resolution:
+        return await workflow.execute_local_activity(
+            Activity.RESOLVE_PIPELINE, request, result_type=Resolution, start_to_close_timeout=TIMEOUT
+        )

@@ -1,0 +1,32 @@
+"""Read what starts a workflow, from whoever sent it.
+
+The payload is decoded here and not by Temporal's converter: what cannot be decoded has to fail the run with a sentence
+that names the place, and not its workflow task for ever.
+"""
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from redrive.contracts import RunInput
+from redrive.documents import check_payload, validation_sentence
+from redrive.errors import Category, InvalidInput
+
+
+def read_run_input(raw: RawValue) -> RunInput:
+    """Return the input of a run, or fail the run."""
+    try:
+        order = RunInput.model_validate(from_json(raw.payload.data, allow_inf_nan=False))
+        check_payload(order.payload)
+    except ValidationError as error:
+        raise _refusal(f"the run's input does not fit: {validation_sentence(error)}") from None
+    except InvalidInput as error:
+        raise _refusal(str(error)) from None
+    except ValueError as error:
+        raise _refusal(f"the run's input is not JSON: {error}") from None
+    return order
+
+
+def _refusal(sentence: str) -> ApplicationError:
+    return ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)

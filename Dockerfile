@@ -1,0 +1,30 @@
+# One image for every process of ours: `redrive worker`, `redrive migrate`, and whatever else the command offers.
+FROM python:3.11.15-slim-bookworm
+
+ENV PYTHONUNBUFFERED=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+
+WORKDIR /app
+
+# The dependencies first: they change less often than the code, so this layer is kept.
+COPY requirements.txt ./
+RUN pip install --require-hashes -r requirements.txt
+
+COPY pyproject.toml README.md LICENSE worker.py ./
+COPY redrive redrive
+COPY workflows workflows
+COPY activities activities
+COPY store store
+COPY starter starter
+COPY examples examples
+RUN pip install --no-deps --no-build-isolation . \
+    && useradd --uid 10001 --create-home --shell /usr/sbin/nologin redrive
+
+USER redrive
+WORKDIR /home/redrive
+
+# No HEALTHCHECK: a worker serves no port, and one that loses Temporal goes on trying by itself.
+ENTRYPOINT ["redrive"]
+CMD ["--help"]

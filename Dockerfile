@@ -25,6 +25,6 @@ RUN pip install --no-deps --no-build-isolation . \
 USER redrive
 WORKDIR /home/redrive
 
-# No HEALTHCHECK: a worker serves no port, and one that loses Temporal goes on trying by itself.
+# No HEALTHCHECK: what is healthy depends on the command; docker-compose.yml has the worker's.
 ENTRYPOINT ["redrive"]
 CMD ["--help"]

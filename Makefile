@@ -29,9 +29,9 @@ fmt: setup ## Format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: setup ## Pin the newest allowed versions in the two requirement files
-	$(COMPILE) --group build -o requirements.txt --upgrade --quiet
-	$(COMPILE) --group build --group dev -o requirements-dev.txt --upgrade --quiet
+lock: setup ## Bring the two requirement files in line with pyproject.toml
+	$(COMPILE) --group build -o requirements.txt --quiet
+	$(COMPILE) --group build --group dev -o requirements-dev.txt --quiet
 
 bench: setup ## Compare runs with the same steps as a plain Temporal workflow
 	$(BIN)/python -m tests.bench.runs

@@ -1,0 +1,179 @@
+"""The compose stack agrees with the code: no engine is needed to see that names, images and variables fit."""
+
+import re
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from pydantic_settings import BaseSettings
+
+from redrive.contracts import SearchAttribute
+from redrive.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+# The embedded stack keeps its state there, and a profile is a file: neither exists in a container.
+NOT_IN_CONTAINERS = {"REDRIVE_STATE_DIR", "TEMPORAL_PROFILE"}
+
+
+def environment_names(settings: type[BaseSettings]) -> set[str]:
+    prefix = settings.model_config["env_prefix"]
+    return {
+        cast("str", field.validation_alias) if field.validation_alias else (prefix + name).upper()
+        for name, field in settings.model_fields.items()
+    }
+
+
+def copied_into_image() -> list[str]:
+    return [source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[:-1]]
+
+
+def test_our_services_are_the_migration_and_the_worker() -> None:
+    """The stack runs two commands of ours from one image, tagged with the project's version."""
+    assert {name: service["command"] for name, service in OURS.items()} == {
+        "migrate": ["migrate"],
+        "worker": ["worker"],
+    }
+    assert {service["image"] for service in OURS.values()} == {f"redrive:{PROJECT['version']}"}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
+    """A variable that the settings do not know would be ignored in silence."""
+    assert set(OURS[name]["environment"]) <= environment_names(Settings)
+
+
+def test_the_worker_can_be_given_every_setting() -> None:
+    """A new setting is handed to the worker, or is named here as one that means nothing in a container."""
+    assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_images_are_pinned_to_a_full_version(name: str) -> None:
+    """An image has a tag of three numbers, or two where the project itself counts in two (PostgreSQL)."""
+    assert re.fullmatch(r"(temporalio/)?[a-z-]+:\d+\.\d+(\.\d+)?", SERVICES[name]["image"])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_dependencies_can_be_met(name: str) -> None:
+    """What waits for health waits for a service with a health check; what waits for an end waits for one that ends."""
+    for other, rule in SERVICES[name].get("depends_on", {}).items():
+        if rule["condition"] == "service_healthy":
+            assert SERVICES[other]["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+        else:
+            assert rule["condition"] == "service_completed_successfully"
+            assert SERVICES[other]["restart"].startswith("on-failure")
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_ports_are_bound_to_loopback(name: str) -> None:
+    """Temporal has no authentication of its own, so nothing listens beyond the machine."""
+    for port in SERVICES[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_passwords_come_from_outside(name: str) -> None:
+    """A password has no default: compose refuses to start and says which one is missing."""
+    for variable, value in SERVICES[name].get("environment", {}).items():
+        if re.search(r"PASSWORD|PWD|DATABASE_URL", variable):
+            assert re.search(r"\$\{[A-Z_]+:\?set [A-Z_]+ in \.env\}", value)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_mounts_exist(name: str) -> None:
+    """A mounted directory is in the repository, a mounted volume is declared."""
+    for volume in SERVICES[name].get("volumes", []):
+        source = volume.split(":")[0]
+        assert (ROOT / source).is_dir() if source.startswith("./") else source in COMPOSE["volumes"]
+
+
+def test_setup_scripts_exist() -> None:
+    """What the set-up services run lies in the directory that is mounted for them."""
+    for name in ("temporal-schema", "temporal-namespace"):
+        script = SERVICES[name]["command"][0]
+        assert (ROOT / "deploy/temporal" / Path(script).relative_to("/setup")).is_file()
+
+
+def test_search_attributes_are_those_of_the_contracts() -> None:
+    """The namespace gets exactly the search attributes that runs set."""
+    assert SERVICES["temporal-namespace"]["command"][1:] == list(SearchAttribute)
+
+
+def test_worker_and_namespace_setup_name_the_same_server() -> None:
+    """The worker, the set-up and the Web UI talk to one server and one namespace."""
+    worker, setup, ui = (SERVICES[name]["environment"] for name in ("worker", "temporal-namespace", "temporal-ui"))
+    assert worker["TEMPORAL_ADDRESS"] == setup["TEMPORAL_ADDRESS"] == ui["TEMPORAL_ADDRESS"] == "temporal:7233"
+    assert worker["TEMPORAL_NAMESPACE"] == setup["TEMPORAL_NAMESPACE"] == ui["TEMPORAL_DEFAULT_NAMESPACE"]
+
+
+def test_two_workers_run_side_by_side() -> None:
+    """One worker may be restarted while the other goes on."""
+    assert SERVICES["worker"]["deploy"]["replicas"] == 2
+
+
+def test_worker_is_healthy_once_it_takes_work() -> None:
+    """The health check looks for the file that the worker makes, where no earlier process can have left one."""
+    worker = SERVICES["worker"]
+    ready = Path(worker["environment"]["REDRIVE_READY_FILE"])
+    assert worker["healthcheck"]["test"] == ["CMD", "test", "-f", str(ready)]
+    assert str(ready.parent) in worker["tmpfs"]
+
+
+def test_worker_may_finish_its_steps_before_it_is_killed() -> None:
+    """Compose waits longer for the worker to stop than the worker waits for its steps."""
+    patience = timedelta(seconds=int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")))
+    assert patience > Settings.model_fields["shutdown_grace"].default
+
+
+def test_dynamic_config_serves_short_delays() -> None:
+    """The server reads the file that makes it serve delays under a second on time."""
+    path = Path(SERVICES["temporal"]["environment"]["DYNAMIC_CONFIG_FILE_PATH"])
+    config = yaml.safe_load((ROOT / "deploy/temporal" / path.relative_to("/setup")).read_text())
+    assert config == {"history.timerProcessorMaxTimeShift": [{"value": "20ms"}]}
+
+
+def test_image_has_a_python_that_the_project_supports() -> None:
+    """The base image's Python is pinned and not older than the project asks for."""
+    found = re.search(r"^FROM python:(\d+)\.(\d+)\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE)
+    assert found
+    wanted = PROJECT["requires-python"].removeprefix(">=").split(".")
+    assert [int(part) for part in found.groups()] >= [int(part) for part in wanted]
+
+
+def test_image_runs_as_an_ordinary_user() -> None:
+    """The last user of the image is not root, and installing is done before."""
+    assert re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE) == ["redrive"]
+    assert DOCKERFILE.rindex("\nRUN ") < DOCKERFILE.index("\nUSER ")
+
+
+def test_image_holds_all_that_the_wheel_needs() -> None:
+    """Every package of the wheel is copied, everything copied exists, and the builder gets to see it."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    copied = copied_into_image()
+    assert set(tool["hatch"]["build"]["targets"]["wheel"]["only-include"]) <= set(copied)
+    assert all((ROOT / source).exists() for source in copied)
+    shown = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert set(copied) == shown
+
+
+@pytest.mark.parametrize("page", [".env.example", "docs/operations.md"])
+def test_every_setting_is_documented(page: str) -> None:
+    """A setting that is not written down does not exist for those who run Redrive."""
+    text = (ROOT / page).read_text()
+    assert [name for name in sorted(environment_names(Settings)) if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_environment_example_names_every_variable_of_the_compose_file() -> None:
+    """Whoever copies the example has every variable that the compose file asks for."""
+    asked = set(re.findall(r"\$\{([A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
+    offered = set(re.findall(r"^#? ?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    assert asked <= offered

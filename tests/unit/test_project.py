@@ -1,0 +1,73 @@
+"""The project's own files keep their promises."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ["requirements.txt", "requirements-dev.txt"]
+# Put together here, so that this file does not hold what it looks for.
+MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
+
+
+def tracked_files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_every_requirement_is_pinned_with_hashes(name: str) -> None:
+    """A requirement has one version and at least one hash: what was tried is what gets installed."""
+    logical_lines = (ROOT / name).read_text().replace("\\\n", " ").splitlines()
+    requirements = [line for line in logical_lines if line.strip() and not line.lstrip().startswith("#")]
+    assert requirements
+    for line in requirements:
+        assert re.match(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", line), line
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_requirement_files_name_no_registry(name: str) -> None:
+    """Where packages come from is the machine's business, not the repository's."""
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert "index-url" not in text.replace("--no-emit-index-url", "")
+    assert "find-links" not in text
+
+
+def test_ci_runs_the_tests_last() -> None:
+    """CI checks first, then becomes the tests, so that their summary is its last line and their exit code its own."""
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text().split("\n")
+    commands = [line for line in lines if "run.py" in line]
+    assert commands == ["python3 run.py check", "exec python3 run.py test"]
+    assert lines[-2] == commands[-1]
+    assert "set -euo pipefail" in lines
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    """What is tracked works wherever it is cloned."""
+    for path in tracked_files():
+        text = path.read_bytes().decode(errors="replace")
+        assert not [needle for needle in MACHINE_PATHS if needle in text], path
+
+
+def test_make_help_lists_every_target() -> None:
+    """Every target that one may call has a line of help, and none is listed that is not there."""
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
+    described = re.findall(r"^([a-z]+):.*## .+$", makefile, re.MULTILINE)
+    assert sorted(described) == sorted(phony)
+    assert re.search(r"^\.DEFAULT_GOAL := help$", makefile, re.MULTILINE)
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    """A relative link in a page points to a file that exists."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,121 @@
+"""The worker process: settings, then connections, then activities and workflows on one task queue.
+
+Any number may run side by side; none keeps state that another needs.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.catalog import CatalogActivities
+from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
+from activities.stalls import StallGuard
+from redrive.connection import connect_temporal
+from redrive.errors import RedriveError, Unavailable
+from redrive.http import new_http_client
+from redrive.loading import load_modules
+from redrive.logs import configure_logging, get_logger
+from redrive.modules import DEFAULT_REGISTRY, Registry
+from redrive.redaction import Redactor
+from redrive.settings import Settings
+from workflows.catalog import DescribeModules, ResolvePipeline
+from workflows.module_run import ModuleRun
+
+log = get_logger(__name__)
+
+WORKFLOWS = [ModuleRun, DescribeModules, ResolvePipeline]
+CONNECT_INTERVAL = 2.0
+
+
+def build_worker(client: Client, http: httpx.AsyncClient, settings: Settings, registry: Registry) -> Worker:
+    """Put a worker together."""
+    steps = StepActivities(
+        registry,
+        http,
+        services=settings.services,
+        user_header=settings.user_header,
+        generation=settings.build_id,
+        redactor=Redactor(),
+    )
+    catalog = CatalogActivities(registry, settings.build_id)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=WORKFLOWS,
+        activities=[steps.run_step, catalog.describe_modules, catalog.resolve_pipeline],
+        # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
+        workflow_runner=SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive")),
+        build_id=settings.build_id,
+        max_concurrent_activities=settings.max_concurrent_steps,
+        max_cached_workflows=settings.max_cached_runs,
+        # After a kill -9, a run answers again after this instead of Temporal's 10 s.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=1.5),
+        max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
+        graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGISTRY) -> AsyncIterator[Worker]:
+    """Connect and run a worker for as long as the context lasts."""
+    client = await _connect(settings)
+    async with new_http_client() as http:
+        with StallGuard(settings.stall_limit):
+            async with build_worker(client, http, settings, registry) as worker:
+                yield worker
+
+
+async def _connect(settings: Settings) -> Client:
+    """Wait for Temporal: a worker that starts before it, or while it restarts, has nothing better to do."""
+    while True:
+        try:
+            return await connect_temporal(settings)
+        except Unavailable as error:
+            log.warning("worker.waiting", error=str(error))
+            await asyncio.sleep(CONNECT_INTERVAL)
+
+
+async def serve(settings: Settings) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    load_modules(settings.modules)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stopping = asyncio.create_task(stop.wait())
+    async with running_worker(settings):
+        log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
+        if settings.ready_file:
+            Path(settings.ready_file).touch()
+        await stopping
+        log.info("worker.stopping")
+    log.info("worker.stopped")
+
+
+def main() -> None:
+    """Run the worker as a program."""
+    code = 0
+    try:
+        settings = Settings()
+        configure_logging(settings.log_level, settings.log_format)
+        asyncio.run(serve(settings))
+    except RedriveError as error:
+        log.error("worker.failed", error=str(error), code=error.code)
+        code = 1
+    # Interpreter shutdown with Temporal's native threads alive can crash; there is nothing left to clean up.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

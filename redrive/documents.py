@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from redrive.contracts import DEPTH_LIMIT, PAYLOAD_LIMIT
+from redrive.contracts import DEPTH_LIMIT, PAYLOAD_LIMIT, RunInput
 from redrive.errors import InvalidInput, TooLarge
 from redrive.redaction import Redactor
 
@@ -36,6 +36,14 @@ def check_payload(value: object) -> dict[str, Any]:
     if size > PAYLOAD_LIMIT:
         raise TooLarge(f"payload: {size} bytes; the limit is {PAYLOAD_LIMIT} (pass a reference to large data)")
     return value
+
+
+def validated_run_input(**fields: Any) -> RunInput:
+    """Make the input of a run, or say which field is wrong."""
+    try:
+        return RunInput(**fields)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from error
 
 
 def json_size(value: object) -> int:

@@ -1,19 +1,19 @@
 """The errors of Redrive and the categories that failures fall into.
 
-    RedriveError                 every error of this package; `code` is stable, the message names the value
-    ├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
-    ├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
-    │   ├── UnknownPipeline
-    │   └── TooLarge
-    ├── RunNotFound
-    ├── RunFailed                the run that was waited for ended FAILED
-    ├── RunCanceled              the run that was waited for ended CANCELED
-    ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
-    ├── StackError               the embedded stack cannot start
-    └── StepError                why a step's attempt failed, with its category
-        ├── Transient            raised by a module: try again
-        ├── Terminal             raised by a module: trying again cannot help
-        └── ServiceError         a service answered with an error, or did not answer
+RedriveError                 every error of this package; `code` is stable, the message names the value
+├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
+├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
+│   ├── UnknownPipeline
+│   └── TooLarge
+├── RunNotFound
+├── RunFailed                the run that was waited for ended FAILED
+├── RunCanceled              the run that was waited for ended CANCELED
+├── Unavailable              Temporal, Postgres or a worker did not answer; try again
+├── StackError               the embedded stack cannot start
+└── StepError                why a step's attempt failed, with its category
+    ├── Transient            raised by a module: try again
+    ├── Terminal             raised by a module: trying again cannot help
+    └── ServiceError         a service answered with an error, or did not answer
 """
 
 from datetime import timedelta

@@ -176,7 +176,9 @@ class Pipeline:
 
     def _check_modules(self) -> None:
         if not 1 <= len(self.modules) <= STEP_LIMIT:
-            raise RegistrationError(f"pipeline {self.name!r} has {len(self.modules)} steps; 1 to {STEP_LIMIT} are allowed")
+            raise RegistrationError(
+                f"pipeline {self.name!r} has {len(self.modules)} steps; 1 to {STEP_LIMIT} are allowed"
+            )
         seen: set[str] = set()
         for module in self.modules:
             if not isinstance(module, Module):
@@ -189,11 +191,15 @@ class Pipeline:
         """Refuse a payload with which a step could never start."""
         names = {module.name for module in self.modules}
         for taken in sorted(names & payload.keys()):
-            raise InvalidInput(f"payload.{taken}: the name belongs to a step, whose output stands there; rename the field")
+            raise InvalidInput(
+                f"payload.{taken}: the name belongs to a step, whose output stands there; rename the field"
+            )
         try:
             self.modules[0].validate(payload)
         except ValidationError as error:
-            raise InvalidInput(f"payload does not fit {self.modules[0].name!r}: {validation_sentence(error)}") from error
+            raise InvalidInput(
+                f"payload does not fit {self.modules[0].name!r}: {validation_sentence(error)}"
+            ) from error
         for position, module in enumerate(self.modules):
             self._check_later_step(position, module, payload)
 

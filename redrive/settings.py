@@ -35,6 +35,8 @@ class Settings(BaseSettings):
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
     max_cached_runs: int = Field(default=1000, ge=0)
     stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
+    shutdown_grace: timedelta = Field(default=timedelta(seconds=10), description="how long steps may finish on a stop")
+    ready_file: Path | None = Field(default=None, description="touched when the worker takes work")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "pretty"] = "auto"
 

@@ -1,0 +1,1 @@
+"""The client side: the `redrive` command, the embedded stack and the demo."""

@@ -7,11 +7,13 @@ worker, a timeout, arguments or results that could not be carried.
 from collections.abc import Iterator, Sequence
 
 from pydantic import TypeAdapter, ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from redrive.contracts import ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
 from redrive.errors import Category
 
+_CATEGORIES = frozenset(Category)
 _ATTEMPTS = TypeAdapter(list[Attempt])
 _TYPES = {
     "NotFoundError": Category.UNKNOWN_MODULE,
@@ -30,7 +32,7 @@ _TIMEOUTS = {
 def failed_cycle(error: ActivityError, step: StepState) -> FailedCycle:
     """Tell how a step was exhausted."""
     causes = list(_causes(error))
-    timeouts = [cause for cause in causes if isinstance(cause, TimeoutError)]
+    timeouts = [cause for cause in causes if isinstance(cause, TemporalTimeoutError)]
     for cause in causes:
         if isinstance(cause, ApplicationError):
             return _from_application_error(cause, step, _heartbeat_attempts(timeouts))
@@ -56,7 +58,7 @@ def _from_application_error(error: ApplicationError, step: StepState, reported: 
         if error.type is None and "decod" in error.message:
             category = Category.VALIDATION
         return _cycle(step, category, error.type or "ApplicationError", error.message, reported)
-    category = Category(error.type) if error.type in Category else Category.UNKNOWN
+    category = Category(error.type) if error.type in _CATEGORIES else Category.UNKNOWN
     cycle = _cycle(step, category, details.error_type, error.message, details.attempts)
     return cycle.model_copy(update={"stack": details.stack, "generation": details.generation})
 
@@ -68,7 +70,7 @@ def _details(error: ApplicationError) -> AttemptError | None:
         return None
 
 
-def _heartbeat_attempts(timeouts: Sequence[TimeoutError]) -> list[Attempt]:
+def _heartbeat_attempts(timeouts: Sequence[TemporalTimeoutError]) -> list[Attempt]:
     for timeout in timeouts:
         if timeout.last_heartbeat_details:
             try:
@@ -78,7 +80,7 @@ def _heartbeat_attempts(timeouts: Sequence[TimeoutError]) -> list[Attempt]:
     return []
 
 
-def _timeout_text(error: TimeoutError) -> str:
+def _timeout_text(error: TemporalTimeoutError) -> str:
     return f"the step {_TIMEOUTS.get(error.type, 'timed out') if error.type is not None else 'timed out'}"
 
 

@@ -114,9 +114,7 @@ class ModuleRun:
         if order.state:
             self._state = order.state
         else:
-            self._state.steps = [
-                StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps
-            ]
+            self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
         self._status = RunStatus.RUNNING
         if SearchAttributeKey.for_keyword(SearchAttribute.TENANT) not in workflow.info().typed_search_attributes:
             self._upsert(RunStatus.RUNNING)

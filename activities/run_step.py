@@ -1,0 +1,305 @@
+"""Try a step once: validate, call the module within its deadline, serialise, classify.
+
+All of that happens inside the activity, because what fails outside of it (Temporal's own decoding, encoding and
+timeouts) is retried blindly.
+"""
+
+import asyncio
+import contextlib
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import structlog
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
+from temporalio import activity
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.attempts import earlier_attempts, to_details, with_attempt
+from redrive.classify import Verdict, classify
+from redrive.contracts import ERROR_TEXT_LIMIT, RESULT_LIMIT, Activity, Attempt, AttemptError, StepOrder
+from redrive.documents import json_problem, validation_sentence
+from redrive.errors import Category, Terminal
+from redrive.http import ServiceClient
+from redrive.keys import step_key
+from redrive.logs import get_logger
+from redrive.modules import Module, ModuleContext, Registry
+from redrive.redaction import Redactor
+from redrive.settings import ServiceSettings
+
+HEARTBEAT_INTERVAL = timedelta(seconds=2)
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Try:
+    """One attempt: the order, its number and what came before it."""
+
+    order: StepOrder
+    number: int
+    earlier: list[Attempt]
+    scheduled_at: datetime
+
+    @property
+    def max_attempts(self) -> int:
+        return self.order.step.policy.max_attempts
+
+    def log_fields(self) -> dict[str, Any]:
+        order = self.order
+        return {
+            "run_id": order.run_id,
+            "tenant_id": order.tenant,
+            "pipeline": order.pipeline,
+            "module_id": order.step.name,
+            "step": order.step.name,
+            "cycle": order.cycle,
+            "attempt": self.number,
+            "max_attempts": self.max_attempts,
+            "correlation_id": order.correlation_id,
+            "request_id": order.correlation_id,
+            "user_id": order.user_id,
+            "idempotency_key": step_key(order.run_id, order.step.name, "run"),
+        }
+
+
+class StepActivities:
+    """Run modules of a registry as Temporal activities."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        http: httpx.AsyncClient,
+        *,
+        services: Mapping[str, ServiceSettings],
+        user_header: str,
+        generation: str,
+        redactor: Redactor,
+    ) -> None:
+        self._registry = registry
+        self._http = http
+        self._services = services
+        self._user_header = user_header
+        self._generation = generation
+        self._redactor = redactor
+
+    @activity.defn(name=Activity.RUN_STEP)
+    async def run_step(self, raw: RawValue) -> RawValue:
+        """Try a step once and return its serialised result, or raise a classified error."""
+        this = _read_try(raw)
+        with structlog.contextvars.bound_contextvars(**this.log_fields()), _heartbeats(this.earlier):
+            log.debug("step.started")
+            try:
+                result = await self._attempt(this)
+            except asyncio.CancelledError as error:
+                if _was_canceled():
+                    log.info("step.canceled")
+                    raise
+                raise self._failure(this, error) from None
+            except BaseException as error:  # noqa: BLE001  # a module may raise anything; sys.exit must not end the worker
+                raise self._failure(this, error) from None
+            log.info("step.succeeded")
+            return result
+
+    async def _attempt(self, this: _Try) -> RawValue:
+        module = self._module(this.order.step.name)
+        given = _validated(module, this.order.document)
+        async with asyncio.timeout(this.order.step.policy.timeout.total_seconds()):
+            output = await module.function(self._context(this), given)
+        return _result(module, output, this)
+
+    def _module(self, name: str) -> Module[Any, Any]:
+        try:
+            return self._registry.modules[name]
+        except KeyError:
+            known = ", ".join(sorted(self._registry.modules)) or "none"
+            raise Terminal(
+                f"module {name!r} is not known to this worker; known: {known}", category=Category.UNKNOWN_MODULE
+            ) from None
+
+    def _context(self, this: _Try) -> ModuleContext:
+        order, policy = this.order, this.order.step.policy
+
+        def key_for(operation: str) -> str:
+            return step_key(order.run_id, order.step.name, operation)
+
+        return ModuleContext(
+            run_id=order.run_id,
+            step=order.step.name,
+            pipeline=order.pipeline,
+            tenant=order.tenant,
+            attempt=this.number,
+            max_attempts=this.max_attempts,
+            correlation_id=order.correlation_id,
+            user_id=order.user_id,
+            deadline=datetime.now(UTC) + policy.timeout,
+            log=get_logger(f"module.{order.step.name}"),
+            http=ServiceClient(
+                self._http,
+                services=self._services,
+                user_id=order.user_id,
+                user_header=self._user_header,
+                request_id=order.correlation_id,
+                key_for=key_for,
+            ),
+            heartbeat=_beat(this.earlier),
+        )
+
+    def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
+        """Turn what a module raised into what Temporal needs: try again after a delay, or not."""
+        policy = this.order.step.policy
+        verdict = classify(error, policy)
+        delay = _delay(this, verdict)
+        message = self._redactor.text(_message(error, this))[:ERROR_TEXT_LIMIT]
+        entry = Attempt(
+            attempt=this.number,
+            at=datetime.now(UTC),
+            category=verdict.category,
+            error_type=type(error).__name__,
+            error=message,
+            delay=delay,
+        )
+        attempts = with_attempt(this.earlier, entry)
+        _log_failure(entry, verdict)
+        if delay is not None:
+            activity.heartbeat(to_details(attempts))
+        details = AttemptError(
+            attempts=attempts,
+            error_type=entry.error_type,
+            stack=self._redactor.text("".join(traceback.format_exception(error)))[-ERROR_TEXT_LIMIT:],
+            generation=self._generation,
+        )
+        return ApplicationError(
+            message,
+            details,
+            type=verdict.category,
+            non_retryable=delay is None,
+            next_retry_delay=delay,
+            # Told in our own log line, with fields; Temporal's warning would repeat it with a traceback.
+            category=ApplicationErrorCategory.BENIGN,
+        )
+
+
+def _read_try(raw: RawValue) -> _Try:
+    info = activity.info()
+    try:
+        order = StepOrder.model_validate(from_json(raw.payload.data))
+    except ValueError as error:
+        sentence = validation_sentence(error) if isinstance(error, ValidationError) else str(error)
+        raise ApplicationError(
+            f"the step's order cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
+        ) from None
+    number = len(order.prior) + info.attempt
+    earlier = earlier_attempts(order.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
+    return _Try(order, number, earlier, info.scheduled_time)
+
+
+def _validated(module: Module[Any, Any], document: dict[str, Any]) -> BaseModel:
+    try:
+        validated: BaseModel = module.validate(document)
+    except ValidationError as error:
+        raise Terminal(f"the input does not fit module {module.name!r}: {validation_sentence(error)}") from error
+    return validated
+
+
+def _result(module: Module[Any, Any], output: object, this: _Try) -> RawValue:
+    """Serialise what a module returned. Temporal would retry a result that it cannot carry, effects included."""
+    if not isinstance(output, module.output_model):
+        wanted = module.output_model.__name__
+        raise Terminal(
+            f"module {module.name!r} returned {type(output).__name__}, not {wanted}", category=Category.SERIALIZATION
+        )
+    value = _plain(module, output)
+    size = len(to_json(value))
+    if size > RESULT_LIMIT:
+        raise Terminal(
+            f"module {module.name!r} returned {size} bytes; the limit is {RESULT_LIMIT} (return a reference)",
+            category=Category.TOO_LARGE,
+        )
+    content = {"output": value, "size": size, "attempt": this.number, "attempts": to_details(this.earlier)}
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(content)))
+
+
+def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
+    try:
+        value = output.model_dump(mode="json")
+    except (PydanticSerializationError, ValueError) as error:
+        raise Terminal(
+            f"module {module.name!r} returned what is not JSON: {error}", category=Category.SERIALIZATION
+        ) from error
+    problem = json_problem(value)
+    if problem:
+        raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
+    return value
+
+
+def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
+    """Return how long to wait before the next attempt, or None when there is none."""
+    policy = this.order.step.policy
+    if not verdict.retryable or not policy.attempts_left(this.number, verdict.category):
+        return None
+    delay = policy.wait_after(this.number, verdict.category, verdict.retry_after, random.random())  # noqa: S311  # jitter
+    if policy.deadline is not None and datetime.now(UTC) + delay >= this.scheduled_at + policy.deadline:
+        return None
+    return delay
+
+
+def _message(error: BaseException, this: _Try) -> str:
+    text = str(error)
+    if isinstance(error, TimeoutError) and not text:
+        return f"the attempt took longer than its deadline of {this.order.step.policy.timeout.total_seconds():g} s"
+    return text if isinstance(error, Exception) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _log_failure(entry: Attempt, verdict: Verdict) -> None:
+    fields = {
+        "category": entry.category.value,
+        "error_type": entry.error_type,
+        "error": entry.error,
+        "http_status": verdict.http_status,
+    }
+    if entry.delay is None:
+        log.warning("step.exhausted", retryable=False, **fields)
+    else:
+        log.warning("step.failed", retryable=True, retry_in_ms=round(entry.delay.total_seconds() * 1000), **fields)
+
+
+def _was_canceled() -> bool:
+    """Tell a cancellation of this attempt from a CancelledError that a module raised by itself."""
+    task = asyncio.current_task()
+    return activity.is_cancelled() or (task is not None and task.cancelling() > 0)
+
+
+def _beat(earlier: list[Attempt]) -> Callable[[], None]:
+    details = to_details(earlier)
+
+    def beat() -> None:
+        activity.heartbeat(details)
+
+    return beat
+
+
+@contextlib.contextmanager
+def _heartbeats(earlier: list[Attempt]) -> Iterator[None]:
+    """Report that the attempt lives, so that a cancellation reaches it and a dead worker is noticed early."""
+    loop = asyncio.get_running_loop()
+    beat = _beat(earlier)
+    handle: asyncio.TimerHandle
+
+    def beat_again() -> None:
+        nonlocal handle
+        beat()
+        handle = loop.call_later(HEARTBEAT_INTERVAL.total_seconds(), beat_again)
+
+    handle = loop.call_later(HEARTBEAT_INTERVAL.total_seconds(), beat_again)
+    try:
+        yield
+    finally:
+        handle.cancel()

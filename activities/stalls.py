@@ -1,0 +1,64 @@
+"""Notice a module that blocks the event loop: say so, and end the process when it does not stop.
+
+A blocked loop stops every step of the worker, and no timeout can interrupt it. Ending the process gives the steps to
+another worker; the one that blocks is tried again until its attempts are used up.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+from redrive.logs import get_logger
+
+log = get_logger(__name__)
+
+TICK = 0.5
+EXIT_CODE = 70
+
+
+class StallGuard:
+    """Watch the running loop from a thread of its own. Use as a context manager inside the loop."""
+
+    def __init__(self, limit: timedelta, give_up: Callable[[], None] | None = None) -> None:
+        self._limit = limit.total_seconds()
+        self._give_up = give_up or (lambda: os._exit(EXIT_CODE))
+        self._seen = time.monotonic()
+        self._stopped = threading.Event()
+        self._loop_thread = threading.get_ident()
+        self._handle: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> "StallGuard":
+        self._tick()
+        threading.Thread(target=self._watch, name="stall-guard", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._handle:
+            self._handle.cancel()
+
+    def _tick(self) -> None:
+        self._seen = time.monotonic()
+        self._handle = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _watch(self) -> None:
+        warned = False
+        while not self._stopped.wait(TICK):
+            stalled = time.monotonic() - self._seen
+            if stalled > self._limit:
+                log.error("worker.stalled", stalled_s=round(stalled, 1), stack=self._stack(), action="exit")
+                self._give_up()
+                return
+            if stalled > 4 * TICK and not warned:
+                log.warning("worker.blocked", stalled_s=round(stalled, 1), stack=self._stack())
+            warned = stalled > 4 * TICK
+
+    def _stack(self) -> str:
+        """Return where the loop's thread is: the lines that block it."""
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)[-4:]) if frame else ""

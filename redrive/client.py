@@ -1,0 +1,242 @@
+"""The callers' side: start runs, look at them, wait for them, cancel them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import Any, Self
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.connection import connect_temporal
+from redrive.contracts import (
+    DEFAULT_TENANT,
+    Catalog,
+    Query,
+    Resolution,
+    ResolveRequest,
+    RunInput,
+    RunResult,
+    RunStatus,
+    RunSummary,
+    RunView,
+    SearchAttribute,
+    StartedRun,
+    StepSnapshot,
+    Workflow,
+)
+from redrive.documents import check_payload, validated_run_input
+from redrive.errors import (
+    InvalidInput,
+    RunCanceled,
+    RunFailed,
+    RunNotFound,
+    Unavailable,
+    UnknownPipeline,
+)
+from redrive.keys import check_key, new_run_id, run_id_for_key
+from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
+from redrive.pending import with_pending
+from redrive.settings import Settings
+from redrive.visibility import execution_status, runs_query, summary
+
+ANSWER_TIMEOUT = timedelta(seconds=5)
+_ERRORS = {error.code: error for error in (InvalidInput, UnknownPipeline)}
+
+
+class Redrive:
+    """Start runs and follow them. One object serves a whole process."""
+
+    def __init__(self, client: Client, *, task_queue: str, registry: Registry = DEFAULT_REGISTRY) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._registry = registry
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Self:
+        """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
+        settings = settings or Settings()
+        return cls(await connect_temporal(settings), task_queue=settings.task_queue)
+
+    async def start(
+        self,
+        pipeline: str | Pipeline,
+        payload: Mapping[str, Any] | BaseModel,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        user_id: str | None = None,
+    ) -> StartedRun:
+        """Start a run. The same key gives the same run, however often it is started."""
+        document = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else dict(payload)
+        name = pipeline if isinstance(pipeline, str) else pipeline.name
+        order = validated_run_input(
+            pipeline=name,
+            payload=check_payload(document),
+            tenant=tenant,
+            key=check_key(key) if key is not None else None,
+            correlation_id=correlation_id,
+            user_id=user_id,
+        )
+        order.steps = await self._steps(name, document)
+        run_id = run_id_for_key(tenant, key) if key else new_run_id()
+        return await self._start(run_id, order)
+
+    async def _steps(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
+        """Return the pipeline's steps: from this process if it has the code, else from a worker."""
+        if pipeline in self._registry.pipelines:
+            return self._registry.resolve(pipeline, payload)
+        request = ResolveRequest(pipeline=pipeline, payload=payload)
+        resolution: Resolution = await self._ask(Workflow.RESOLVE_PIPELINE, Resolution, request)
+        if resolution.problem:
+            raise _ERRORS.get(resolution.code or "", InvalidInput)(resolution.problem)
+        return resolution.steps
+
+    async def _start(self, run_id: str, order: RunInput) -> StartedRun:
+        try:
+            await self._client.start_workflow(
+                Workflow.MODULE_RUN,
+                order,
+                id=run_id,
+                task_queue=self._task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                search_attributes=_search_attributes(order),
+                static_summary=f"{order.pipeline} of tenant {order.tenant}",
+            )
+        except WorkflowAlreadyStartedError:
+            view = await self._describe(run_id)
+            return StartedRun(run_id=run_id, is_cached=True, status=execution_status(view))
+        except RPCError as error:
+            raise _unavailable(error) from error
+        return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
+
+    async def status(self, run_id: str) -> RunView:
+        """Return where a run is: steps, attempts, the next retry, errors."""
+        description, answer = await asyncio.gather(self._describe(run_id), self._query(run_id))
+        if isinstance(answer, RunView):
+            view = answer
+        else:
+            row = summary(description)
+            view = RunView(run_id=row.run_id, tenant=row.tenant, pipeline=row.pipeline, status=row.status, note=answer)
+        view.closed_at = description.close_time
+        return with_pending(view, description)
+
+    async def result(self, run_id: str) -> RunResult:
+        """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled."""
+        await self._describe(run_id)
+        try:
+            return await self._handle(run_id).result()
+        except WorkflowFailureError as error:
+            raise _outcome(run_id, error.cause) from error
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+    async def cancel(self, run_id: str, *, reason: str) -> None:
+        """Ask a run to stop: its running step is interrupted, later ones do not start."""
+        if execution_status(await self._describe(run_id)).closed:
+            raise InvalidInput(f"run {run_id!r} has ended already; only an open run can be canceled")
+        try:
+            await self._handle(run_id).cancel(reason=reason)
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+    async def list_runs(
+        self,
+        *,
+        tenant: str | None = None,
+        status: RunStatus | None = None,
+        pipeline: str | None = None,
+        limit: int = 50,
+    ) -> AsyncIterator[RunSummary]:
+        """Go through runs, newest first. Temporal's list lags behind by up to a second or so."""
+        query = runs_query(tenant=tenant, status=status, pipeline=pipeline)
+        try:
+            async for execution in self._client.list_workflows(query, limit=limit):
+                yield summary(execution)
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+    async def catalog(self) -> Catalog:
+        """Return the modules and pipelines that the workers know."""
+        answer: Catalog = await self._ask(Workflow.DESCRIBE_MODULES, Catalog)
+        return answer
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, RunResult]:
+        return self._client.get_workflow_handle(run_id, result_type=RunResult)
+
+    async def _describe(self, run_id: str) -> WorkflowExecution:
+        try:
+            description = await self._handle(run_id).describe()
+        except RPCError as error:
+            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
+                raise RunNotFound(f"no run has the id {run_id!r}; `redrive run list` shows those there are") from error
+            raise _unavailable(error) from error
+        if description.workflow_type != Workflow.MODULE_RUN:
+            raise RunNotFound(f"{run_id!r} is a {description.workflow_type}, not a run")
+        return description
+
+    async def _query(self, run_id: str) -> RunView | str:
+        """Return a worker's answer, or why there is none."""
+        try:
+            return await self._handle(run_id).query(Query.STATUS, result_type=RunView, rpc_timeout=ANSWER_TIMEOUT)
+        except WorkflowQueryFailedError as error:
+            return f"the run did not answer: {error}"
+        except RPCError as error:
+            return f"no worker answered on task queue {self._task_queue!r} ({error.status.name.lower()})"
+
+    async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:
+        """Run one of the question workflows on a worker."""
+        try:
+            return await self._client.execute_workflow(
+                workflow,
+                args=arguments,
+                id=f"ask-{new_run_id()}",
+                task_queue=self._task_queue,
+                result_type=answer,
+                execution_timeout=ANSWER_TIMEOUT,
+            )
+        except WorkflowFailureError as error:
+            raise Unavailable(
+                f"no worker answered on task queue {self._task_queue!r} within {ANSWER_TIMEOUT.seconds} s: "
+                "start one with `redrive worker`"
+            ) from error
+        except RPCError as error:
+            raise _unavailable(error) from error
+
+
+def _search_attributes(order: RunInput) -> TypedSearchAttributes:
+    values = {
+        SearchAttribute.TENANT: order.tenant,
+        SearchAttribute.PIPELINE: order.pipeline,
+        SearchAttribute.STATUS: RunStatus.RUNNING,
+    }
+    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values.items()]
+    return TypedSearchAttributes(pairs)
+
+
+def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
+    if isinstance(cause, CancelledError):
+        return RunCanceled(f"run {run_id!r} was canceled")
+    text = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    return RunFailed(f"run {run_id!r} failed: {text}")
+
+
+def _unavailable(error: RPCError) -> Unavailable:
+    return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")

@@ -1,0 +1,48 @@
+"""The way to Temporal: from the environment, a Temporal profile, or the embedded stack of this directory."""
+
+import json
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
+
+from redrive.errors import Unavailable
+from redrive.settings import Settings
+
+STACK_FILE = "stack.json"
+DEFAULT_ADDRESS = "localhost:7233"
+
+
+async def connect_temporal(settings: Settings) -> Client:
+    """Connect to Temporal, or say what to do when it does not answer."""
+    config = _connect_config(settings)
+    try:
+        return await Client.connect(**config, data_converter=pydantic_data_converter)
+    except RuntimeError as error:
+        raise Unavailable(
+            f"no Temporal server answers at {config['target_host']}: start one with `redrive up`, "
+            f"or set TEMPORAL_ADDRESS ({str(error)[:200]})"
+        ) from error
+
+
+def _connect_config(settings: Settings) -> ClientConnectConfig:
+    try:
+        config = ClientConfigProfile.load(profile=settings.temporal_profile).to_client_connect_config()
+    except RuntimeError as error:
+        raise Unavailable(f"the Temporal profile cannot be read: {error}") from error
+    if settings.temporal_address:
+        config["target_host"] = settings.temporal_address
+    if settings.temporal_namespace:
+        config["namespace"] = settings.temporal_namespace
+    config.setdefault("target_host", embedded_address(settings.state_dir) or DEFAULT_ADDRESS)
+    return config
+
+
+def embedded_address(state_dir: Path) -> str | None:
+    """Return the address of the embedded Temporal server that was started from this directory, if one was."""
+    try:
+        address = json.loads((state_dir / STACK_FILE).read_text())["temporal_address"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(address)

@@ -1,0 +1,453 @@
+"""Outbound HTTP: one call, bounded in time and size, with its key, and an error that says what to do about it.
+
+Never sends a token to another origin than the one it was configured for. Never puts headers, bodies' secrets or query
+values into a log line or an error.
+"""
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import timedelta
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from json import dumps
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from urllib.parse import unquote
+
+import httpx
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import from_json, to_jsonable_python
+
+from redrive.classify import category_of, category_of_status, retry_after_of
+from redrive.contracts import MIB
+from redrive.errors import Category, ServiceError, Terminal
+from redrive.logs import Log, get_logger
+from redrive.policy import SERVICE_CALL, RetryPolicy
+from redrive.redaction import Redactor
+from redrive.retry import with_retry
+from redrive.settings import ServiceSettings
+
+M = TypeVar("M", bound=BaseModel)
+
+RESPONSE_LIMIT: Final = MIB
+EXCERPT_LIMIT: Final = 500
+REDIRECT_LIMIT: Final = 5
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Doing these twice does no harm by their definition (RFC 9110, 9.2.2), so they need no key to be tried again.
+_IDEMPOTENT_METHODS: Final = _SAFE_METHODS | {"PUT", "DELETE"}
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+# The body of an error is worth a moment, not the rest of the deadline: its status already says what to do.
+_EXCERPT_PATIENCE: Final = 1.0
+_EXCERPT_BYTES: Final = 4 * EXCERPT_LIMIT
+# The call's own deadline knows what to say, so it must strike before the one around the attempt.
+_GRACE: Final = timedelta(seconds=1)
+
+_redactor = Redactor()
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call may say beside its method, path, operation and answer."""
+
+    json: Any
+    params: Mapping[str, str | int | float | bool | None] | None
+    headers: Mapping[str, str] | None
+    timeout: timedelta | None
+    idempotency_key: str | None
+    create_if_absent: bool
+
+
+@dataclass(frozen=True)
+class ServiceResponse:
+    """A successful answer, read once."""
+
+    status: int
+    body: bytes = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """Return the body as text."""
+        return self.body.decode(errors="replace")
+
+    def json(self) -> Any:
+        """Return the body as JSON; None if it is empty."""
+        if not self.body:
+            return None
+        try:
+            return from_json(self.body)
+        except ValueError as error:
+            raise ServiceError(
+                f"the answer is not JSON: {error}", category=Category.SERIALIZATION, status=self.status
+            ) from error
+
+
+def new_http_client() -> httpx.AsyncClient:
+    """Build the connection pool that all ServiceClients of a process share."""
+    return httpx.AsyncClient(
+        # Runs of all tenants share the pool: a cookie that one is given must not be sent for another.
+        cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
+        limits=httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30),
+        timeout=SERVICE_CALL.timeout.total_seconds(),
+    )
+
+
+@dataclass(frozen=True)
+class ServiceClient:
+    """Call services over HTTP.
+
+    Without `retry` a call is made once, for inside a step Temporal tries again. With it, a call that is safe to repeat
+    (an idempotent method, or any with an idempotency key) is tried again under that policy.
+    """
+
+    http: httpx.AsyncClient = field(repr=False)
+    _: KW_ONLY
+    base_url: str | None = field(default=None, repr=False)
+    token: SecretStr | None = None
+    user_id: str | None = None
+    user_header: str = "x-redrive-user"
+    request_id: str | None = None
+    key_for: Callable[[str], str] | None = field(default=None, repr=False)
+    retry: RetryPolicy | None = None
+    services: Mapping[str, ServiceSettings] = field(default_factory=dict, repr=False)
+    response_limit: int = RESPONSE_LIMIT
+    log: Log = field(default_factory=lambda: get_logger(__name__), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.base_url is not None and not re.match(r"(?i)https?://[^/?#\s]", self.base_url):
+            raise Terminal(
+                f"base URL {_redactor.text(self.base_url)!r} is no http:// or https:// address; see REDRIVE_SERVICES",
+                category=Category.MISSING_CONFIG,
+            )
+
+    def service(self, name: str) -> "ServiceClient":
+        """Return a client for the configured service of that name."""
+        settings = self.services.get(name)
+        if settings is None:
+            known = ", ".join(sorted(self.services)) or "none"
+            raise Terminal(
+                f"no service {name!r} is configured (known: {known}); add it to REDRIVE_SERVICES",
+                category=Category.MISSING_CONFIG,
+            )
+        return replace(self, base_url=settings.base_url, token=settings.token)
+
+    @overload
+    async def request(
+        self, method: str, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]
+    ) -> M: ...
+    @overload
+    async def request(
+        self, method: str, path: str, *, operation: str, returns: None = None, **options: Unpack[CallOptions]
+    ) -> ServiceResponse: ...
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        operation: str,
+        returns: type[BaseModel] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> BaseModel | ServiceResponse:
+        """Make a call and return its answer as `returns`, or as it came.
+
+        `operation` names the call in logs, errors and its idempotency key. `path` is joined to the base URL.
+        `create_if_absent` makes a 409 a success: what was to be created is there.
+        """
+        call = self._call(method.upper(), path, operation, returns, options)
+        if self.retry is None:
+            return await self._attempt(call, self.log)
+        return await with_retry(
+            operation,
+            lambda attempt: self._attempt(call, self.log.bind(attempt=attempt.attempt)),
+            policy=_policy_for(call, self.retry),
+            key=call.key,
+            log=self.log,
+        )
+
+    @overload
+    async def get(self, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]) -> M: ...
+    @overload
+    async def get(self, path: str, *, operation: str, **options: Unpack[CallOptions]) -> ServiceResponse: ...
+    async def get(self, path: str, **options: Any) -> Any:
+        """GET: see `request`."""
+        return await self.request("GET", path, **options)
+
+    @overload
+    async def post(self, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]) -> M: ...
+    @overload
+    async def post(self, path: str, *, operation: str, **options: Unpack[CallOptions]) -> ServiceResponse: ...
+    async def post(self, path: str, **options: Any) -> Any:
+        """POST: see `request`."""
+        return await self.request("POST", path, **options)
+
+    @overload
+    async def put(self, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]) -> M: ...
+    @overload
+    async def put(self, path: str, *, operation: str, **options: Unpack[CallOptions]) -> ServiceResponse: ...
+    async def put(self, path: str, **options: Any) -> Any:
+        """PUT: see `request`."""
+        return await self.request("PUT", path, **options)
+
+    @overload
+    async def patch(self, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]) -> M: ...
+    @overload
+    async def patch(self, path: str, *, operation: str, **options: Unpack[CallOptions]) -> ServiceResponse: ...
+    async def patch(self, path: str, **options: Any) -> Any:
+        """PATCH: see `request`."""
+        return await self.request("PATCH", path, **options)
+
+    @overload
+    async def delete(self, path: str, *, operation: str, returns: type[M], **options: Unpack[CallOptions]) -> M: ...
+    @overload
+    async def delete(self, path: str, *, operation: str, **options: Unpack[CallOptions]) -> ServiceResponse: ...
+    async def delete(self, path: str, **options: Any) -> Any:
+        """DELETE: see `request`."""
+        return await self.request("DELETE", path, **options)
+
+    def _call(
+        self, method: str, path: str, operation: str, returns: type[BaseModel] | None, options: CallOptions
+    ) -> "_Call":
+        key = None if method in _SAFE_METHODS else options.get("idempotency_key") or self._key(operation)
+        content = _encode(operation, options.get("json"))
+        url = self._url(operation, path)
+        if params := options.get("params"):
+            url = url.copy_merge_params(dict(params))
+        return _Call(
+            method=method,
+            url=url,
+            operation=operation,
+            key=key,
+            headers=self._headers(key, has_body=content is not None, extra=options.get("headers") or {}),
+            content=content,
+            timeout=options.get("timeout") or (self.retry or SERVICE_CALL).timeout,
+            create_if_absent=options.get("create_if_absent", False),
+            returns=returns,
+        )
+
+    def _key(self, operation: str) -> str | None:
+        return self.key_for(operation) if self.key_for else None
+
+    def _headers(self, key: str | None, *, has_body: bool, extra: Mapping[str, str]) -> httpx.Headers:
+        headers = httpx.Headers({"accept": "application/json"})
+        # A small compressed body can unfold into any size, past the limit on what is read.
+        headers["accept-encoding"] = "identity"
+        named = {
+            "content-type": "application/json" if has_body else None,
+            "x-request-id": self.request_id or uuid.uuid4().hex,
+            "idempotency-key": key,
+            self.user_header: self.user_id,
+            # Without a base URL the caller names any host: none of them is the one the token is for.
+            "authorization": f"Bearer {self.token.get_secret_value()}" if self.token and self.base_url else None,
+        }
+        for name, value in [*named.items(), *extra.items()]:
+            if value is not None:
+                headers.update({name.encode(): _header_value(name, value)})
+        return headers
+
+    def _url(self, operation: str, path: str) -> httpx.URL:
+        try:
+            if self.base_url is None:
+                return _absolute(operation, path)
+            base = httpx.URL(self.base_url)
+            if _ABSOLUTE.match(path):
+                url = httpx.URL(path)
+            else:
+                _refuse_dots(operation, path)
+                url = httpx.URL(f"{self.base_url.rstrip('/')}/{path.lstrip('/')}")
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise Terminal(f"{operation}: {_redactor.text(path)!r} makes no valid URL: {error}") from error
+        if _origin(url) != _origin(base):
+            raise Terminal(f"{operation}: {_shown(url)} is not on {_shown(base)}, where this client may call")
+        return url
+
+    async def _attempt(self, call: "_Call", log: Log) -> BaseModel | ServiceResponse:
+        log = log.bind(operation=call.operation, method=call.method, url=_shown(call.url), idempotency_key=call.key)
+        started = time.monotonic()
+        try:
+            response = await self._exchange_in_time(call)
+            result = response if call.returns is None else _parse(call, response, call.returns)
+        except ServiceError as error:
+            log.warning(
+                "service.failed",
+                latency_ms=_milliseconds_since(started),
+                http_status=error.status,
+                category=error.category,
+                error_type=type(error.__cause__ or error).__name__,
+                error=str(error),
+            )
+            raise
+        log.info("service.called", latency_ms=_milliseconds_since(started), http_status=response.status)
+        return result
+
+    async def _exchange_in_time(self, call: "_Call") -> ServiceResponse:
+        seconds = call.timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._exchange(call)
+        except TimeoutError as error:
+            raise ServiceError(f"{call} gave no full answer in {seconds:g} s", category=Category.TIMEOUT) from error
+        except httpx.HTTPError as error:
+            what = f"{type(error).__name__}: {_redactor.text(str(error))}"
+            raise ServiceError(f"{call} failed: {what}", category=category_of(error)) from error
+
+    async def _exchange(self, call: "_Call") -> ServiceResponse:
+        url = call.url
+        for _ in range(REDIRECT_LIMIT + 1):
+            request = self.http.build_request(
+                call.method, url, headers=call.headers, content=call.content, timeout=call.timeout.total_seconds()
+            )
+            async with aclosing(await self.http.send(request, stream=True, follow_redirects=False)) as response:
+                if not response.has_redirect_location:
+                    return await self._receive(call, response)
+                url = _redirect_target(call, response)
+        raise ServiceError(f"{call} was redirected more than {REDIRECT_LIMIT} times", category=Category.PROVIDER_4XX)
+
+    async def _receive(self, call: "_Call", response: httpx.Response) -> ServiceResponse:
+        status = response.status_code
+        if response.is_success or (status == httpx.codes.CONFLICT and call.create_if_absent):
+            return ServiceResponse(status, await self._read(call, response))
+        excerpt = await _excerpt(response)
+        raise ServiceError(
+            f"{call} answered {status}" + (f": {excerpt}" if excerpt else ""),
+            category=category_of_status(status),
+            status=status,
+            retry_after=retry_after_of(response.headers),
+        )
+
+    async def _read(self, call: "_Call", response: httpx.Response) -> bytes:
+        status = response.status_code
+        if _is_encoded(response):
+            problem = f"{call} answered with a compressed body, which was not asked for"
+            raise ServiceError(problem, category=Category.SERIALIZATION, status=status)
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > self.response_limit:
+                problem = f"{call} answered with more than {self.response_limit} bytes"
+                raise ServiceError(problem, category=Category.TOO_LARGE, status=status)
+        return bytes(body)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call, ready to be made any number of times."""
+
+    method: str
+    url: httpx.URL
+    operation: str
+    key: str | None
+    headers: httpx.Headers = field(repr=False)
+    content: bytes | None = field(repr=False)
+    timeout: timedelta
+    create_if_absent: bool
+    returns: type[BaseModel] | None
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.method} {_shown(self.url)}"
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.method in _IDEMPOTENT_METHODS or self.key is not None
+
+
+def _policy_for(call: _Call, policy: RetryPolicy) -> RetryPolicy:
+    changes: dict[str, Any] = {"timeout": call.timeout + _GRACE}
+    if not call.is_repeatable:
+        changes |= {"max_attempts": 1, "per_category": {}}
+    return policy.model_copy(update=changes)
+
+
+def _absolute(operation: str, path: str) -> httpx.URL:
+    if not re.match(r"(?i)https?://[^/?#\s]", path):
+        raise Terminal(
+            f"{operation}: {_redactor.text(path)!r} needs a base URL; use .service(name), or a whole http(s) URL",
+            category=Category.MISSING_CONFIG,
+        )
+    return httpx.URL(path)
+
+
+def _refuse_dots(operation: str, path: str) -> None:
+    segments = re.split(r"[/\\]", unquote(re.split(r"[?#]", path, maxsplit=1)[0]))
+    if ".." in segments:
+        raise Terminal(f"{operation}: path {_redactor.text(path)!r} must not leave the base URL by '..'")
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
+
+
+def _shown(url: httpx.URL) -> str:
+    """Return the URL without user, password, query and fragment."""
+    path = url.raw_path.partition(b"?")[0].decode("ascii", errors="replace")
+    return _redactor.text(f"{url.scheme}://{url.netloc.decode('ascii', errors='replace')}{path}")
+
+
+def _header_value(name: str, value: str) -> bytes:
+    # The value itself may be a token, so only an idempotency key is shown.
+    shown = f" {value!r}" if name == "idempotency-key" else ""
+    if _UNPRINTABLE.search(value) or value != value.strip() or not value:
+        raise Terminal(f"header {name}{shown} is empty, or holds a line break, control character or outer space")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise Terminal(f"header {name}{shown} is not valid Unicode") from None
+
+
+def _encode(operation: str, value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return dumps(to_jsonable_python(value), allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Terminal(f"{operation}: the body is not JSON: {error}", category=Category.SERIALIZATION) from error
+
+
+def _parse(call: _Call, response: ServiceResponse, returns: type[M]) -> M:
+    try:
+        return returns.model_validate_json(response.body)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    category = Category.SERIALIZATION if details["type"] == "json_invalid" else Category.VALIDATION
+    if response.status == httpx.codes.CONFLICT:
+        category = Category.CONFLICT
+    where = ".".join(str(part) for part in details["loc"]) or "body"
+    what = f"{call} answered {response.status} with what does not fit {returns.__name__}"
+    # Raised outside the except block: the text of pydantic's own error holds the body.
+    raise ServiceError(_redactor.text(f"{what}: {where}: {details['msg']}"), category=category, status=response.status)
+
+
+def _redirect_target(call: _Call, response: httpx.Response) -> httpx.URL:
+    try:
+        target = response.url.join(response.headers["location"])
+    except httpx.InvalidURL:
+        target = None
+    if target is None or call.method not in {"GET", "HEAD"} or _origin(target) != _origin(call.url):
+        where = _shown(target) if target is not None else "an invalid URL"
+        problem = f"{call} answered {response.status_code}: a redirect to {where}, which is not followed"
+        raise ServiceError(problem, category=Category.PROVIDER_4XX, status=response.status_code)
+    return target
+
+
+async def _excerpt(response: httpx.Response) -> str:
+    if _is_encoded(response):
+        return ""
+    body = bytearray()
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(_EXCERPT_PATIENCE):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) >= _EXCERPT_BYTES:
+                    break
+    text = " ".join(body[:_EXCERPT_BYTES].decode(errors="replace").split())
+    return _redactor.text(text)[:EXCERPT_LIMIT]
+
+
+def _is_encoded(response: httpx.Response) -> bool:
+    return response.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
+
+
+def _milliseconds_since(started: float) -> float:
+    return round((time.monotonic() - started) * 1000, 1)

@@ -1,0 +1,1 @@
+"""The words of the `redrive` command, one file for each family."""

@@ -1,0 +1,16 @@
+"""`redrive migrate`: bring the database's schema up to date."""
+
+from rich.console import Console
+
+from redrive.errors import InvalidInput
+from redrive.settings import Settings
+from store.migrate import migrate as apply_migrations
+
+
+async def migrate() -> None:
+    """Bring the schema of DATABASE_URL up to date. Safe to call at any time, from several places at once."""
+    url = Settings().database_url
+    if url is None:
+        raise InvalidInput("DATABASE_URL: not set; say which database to bring up to date")
+    applied = await apply_migrations(url.get_secret_value())
+    Console().print(f"applied {', '.join(applied)}" if applied else "the schema is up to date")

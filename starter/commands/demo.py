@@ -1,0 +1,138 @@
+"""`redrive demo`: the whole thing in under a minute."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from cyclopts import Parameter
+from pydantic import SecretStr
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from redrive import Redrive
+from redrive.contracts import RunStatus, RunView, StepStatus
+from redrive.errors import RedriveError
+from redrive.loading import load_modules
+from redrive.settings import ServiceSettings, Settings
+from starter.commands.up import print_addresses, stop_signal
+from starter.demo.shop import Shop, serve_shop
+from starter.demo.story import SCENES, as_told
+from starter.stack.stack import Stack
+from starter.stack.state import StackInfo, find_running
+from starter.views import attempts_text, last_error, status_text
+from worker import running_worker
+
+TASK_QUEUE = "redrive-demo"
+PATIENCE = 45.0
+INTERVAL = 0.2
+
+console = Console(highlight=False)
+
+
+async def demo(*, keep: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """Watch real runs on a real Temporal server: some succeed, some heal after retries, one fails for good.
+
+    Starts the embedded stack unless `redrive up` runs already, and a small shop that answers with 503s, a 429,
+    a hang and a 400.
+
+    Parameters
+    ----------
+    keep
+        Leave the stack running afterwards, until Ctrl-C.
+    """
+    stop = stop_signal()
+    async with _stack(Settings()) as (info, stack):
+        views = await _play(info)
+        _summarise(info, views)
+        if not as_told(views):
+            raise RedriveError("the demo did not go as it should: see the table above")
+        if keep and stack:
+            print_addresses(stack)
+            await stop.wait()
+
+
+@contextlib.asynccontextmanager
+async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
+    """Use the stack that is running here, or bring one up."""
+    running = find_running(settings.state_dir)
+    if running:
+        console.print(f"using the stack that runs here (Temporal at {running.temporal_address})")
+        yield running, None
+        return
+    console.print("starting Temporal and PostgreSQL …")
+    async with Stack(settings) as stack:
+        yield stack.info, stack
+
+
+async def _play(info: StackInfo) -> list[RunView]:
+    """Run all scenes against the flaky shop, with a worker of the demo's own that knows where the shop is."""
+    load_modules(["examples"])
+    async with serve_shop(Shop()) as address:
+        settings = Settings(
+            temporal_address=info.temporal_address,
+            temporal_namespace=info.namespace,
+            database_url=SecretStr(info.database_url.get_secret_value()),
+            task_queue=TASK_QUEUE,
+            services={"shop": ServiceSettings(base_url=address)},
+        )
+        async with running_worker(settings):
+            redrive = await Redrive.connect(settings)
+            started = [await redrive.start(scene.pipeline, scene.payload, tenant="demo") for scene in SCENES]
+            return await _watch(redrive, [run.run_id for run in started])
+
+
+async def _watch(redrive: Redrive, run_ids: list[str]) -> list[RunView]:
+    """Show the runs live until all have ended."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + PATIENCE
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            views = list(await asyncio.gather(*(redrive.status(run_id) for run_id in run_ids)))
+            if console.is_terminal:
+                live.update(_table(views), refresh=True)
+            if all(view.status.closed for view in views) or loop.time() > give_up:
+                return views
+            await asyncio.sleep(INTERVAL)
+
+
+def _table(views: list[RunView]) -> Table:
+    table = Table("run", "what happens", "status", "steps", "attempts", "last error", box=None, header_style="bold")
+    for scene, view in zip(SCENES, views, strict=True):
+        steps = Text(" ").join(Text(step.name, style=_style(step.status)) for step in view.steps)
+        busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts]
+        item = str(scene.payload.get("item", ""))
+        table.add_row(
+            f"{scene.pipeline} {item}".strip(),
+            scene.about,
+            status_text(view.status),
+            steps,
+            ", ".join(f"{step.name} {attempts_text(step)}" for step in busy),
+            last_error(busy[-1]) if busy else "",
+        )
+    return table
+
+
+def _style(status: StepStatus) -> str:
+    return {
+        StepStatus.SUCCESS: "green",
+        StepStatus.RUNNING: "cyan",
+        StepStatus.RETRYING: "yellow",
+        StepStatus.FAILED: "red",
+    }.get(status, "dim")
+
+
+def _summarise(info: StackInfo, views: list[RunView]) -> None:
+    succeeded = [view for view in views if view.status is RunStatus.SUCCESS]
+    healed = [view for view in succeeded if any(step.attempt > 1 for step in view.steps)]
+    failed = [view for view in views if view.status is RunStatus.FAILED]
+    console.print(_table(views))
+    console.print()
+    console.print(f"{len(views)} runs: {len(succeeded)} succeeded ({len(healed)} after retries), {len(failed)} failed.")
+    console.print(Group(*(Text(f"  {view.run_id}: {view.error}", style="red") for view in failed)))
+    if info.web_ui:
+        console.print("In the Temporal Web UI (while the stack runs; `--keep` or `redrive up` keeps it running):")
+        for view in views:
+            console.print(f"  {info.web_ui}/namespaces/{info.namespace}/workflows/{view.run_id}", soft_wrap=True)

@@ -1,0 +1,105 @@
+"""Runs as tables for a terminal, and as JSON."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
+
+_STYLES = {
+    "SUCCESS": "green",
+    "FAILED": "bold red",
+    "CANCELED": "yellow",
+    "RETRYING": "yellow",
+    "RUNNING": "cyan",
+}
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, for scripts."""
+    print(to_json(value, indent=2).decode())
+
+
+def status_text(status: RunStatus | StepStatus) -> Text:
+    """Return a status in its colour."""
+    return Text(status.value, style=_STYLES.get(status.value, ""))
+
+
+def runs_table(rows: Sequence[RunSummary]) -> Table:
+    """Return a list of runs."""
+    table = Table("run", "pipeline", "tenant", "status", "failed step", "started", box=None, header_style="bold")
+    for row in rows:
+        failed = f"{row.failed_step} ({row.category})" if row.failed_step else ""
+        table.add_row(row.run_id, row.pipeline, row.tenant, status_text(row.status), failed, _time(row.started_at))
+    return table
+
+
+def run_table(view: RunView) -> Group:
+    """Return one run with its steps."""
+    title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
+    table = Table("step", "status", "attempts", "next retry", "output", "last error", box=None, header_style="bold")
+    for step in view.steps:
+        table.add_row(
+            step.name, status_text(step.status), attempts_text(step), _wait(step), _size(step), last_error(step)
+        )
+    notes = [Text(note, style="yellow") for note in (view.note,) if note]
+    errors = [Text(f"error: {view.error}", style="red") for _ in (1,) if view.error]
+    return Group(title, table, *errors, *notes)
+
+
+def attempts_text(step: StepState) -> str:
+    """Return `2 of 4`, or nothing for a step that was not tried."""
+    return f"{step.attempt} of {step.max_attempts}" if step.attempt else ""
+
+
+def last_error(step: StepState) -> Text:
+    """Return what went wrong last, as plain text."""
+    if step.failure:
+        return Text(f"{step.failure.category}: {step.failure.message[:160]}")
+    if step.attempts:
+        return Text(f"{step.attempts[-1].category}: {step.attempts[-1].error[:160]}")
+    return Text("")
+
+
+def modules_table(catalog: Catalog) -> Group:
+    """Return what a worker knows."""
+    pipelines = Table("pipeline", "steps", box=None, header_style="bold")
+    for pipeline in catalog.pipelines:
+        pipelines.add_row(pipeline.name, " → ".join(pipeline.steps))
+    modules = Table("module", "input", "attempts", "timeout", "backoff", "what it does", box=None, header_style="bold")
+    for module in catalog.modules:
+        policy = module.policy
+        modules.add_row(
+            module.name,
+            ", ".join(_fields(module.input_schema)),
+            str(policy.max_attempts),
+            f"{policy.timeout.total_seconds():g} s",
+            f"{policy.base.total_seconds():g} s × {policy.factor:g}, cap {policy.cap.total_seconds():g} s",
+            module.summary,
+        )
+    return Group(pipelines, Text(""), modules)
+
+
+def _fields(schema: dict[str, Any]) -> list[str]:
+    required = set(schema.get("required", []))
+    return [name if name in required else f"{name}?" for name in schema.get("properties", {})]
+
+
+def _wait(step: StepState) -> str:
+    if step.next_retry_at is None:
+        return ""
+    seconds = (step.next_retry_at - datetime.now(UTC)).total_seconds()
+    return f"in {max(seconds, 0):.1f} s"
+
+
+def _size(step: StepState) -> str:
+    return f"{step.output_size} B" if step.output_size is not None else ""
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -42,8 +42,8 @@ async def with_retry(
 ) -> T:
     """Call `fn` until it succeeds or the policy gives up, then raise its last error as it is.
 
-    Each try is cancelled when `policy.timeout` is over, and all of them together when `policy.deadline` is. `key` is the
-    same in every try: pass it on to the service.
+    Each try is cancelled when `policy.timeout` is over, and all of them together when `policy.deadline` is. `key` is
+    the same in every try: pass it on to the service.
     """
     log = (log or get_logger(__name__)).bind(operation=operation, idempotency_key=key)
     clock = _Clock(policy)

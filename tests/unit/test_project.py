@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from redrive.logs import FIELDS
+
 ROOT = Path(__file__).parents[2]
+PACKAGES = ["redrive", "workflows", "activities", "store", "starter"]
 REQUIREMENTS = ["requirements.txt", "requirements-dev.txt"]
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
@@ -64,6 +67,21 @@ def test_make_help_lists_every_target() -> None:
     described = re.findall(r"^([a-z]+):.*## .+$", makefile, re.MULTILINE)
     assert sorted(described) == sorted(phony)
     assert re.search(r"^\.DEFAULT_GOAL := help$", makefile, re.MULTILINE)
+
+
+def test_every_log_event_is_documented() -> None:
+    """An event that the code can log has a row in the table, and every row is an event of the code."""
+    sources = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), ROOT / "worker.py"]
+    call = re.compile(r"log\.(?:debug|info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
+    logged = {event for path in sources for event in call.findall(path.read_text())}
+    rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(logged)
+
+
+def test_every_log_field_is_documented() -> None:
+    """The page names every field that a log line may have."""
+    page = (ROOT / "docs/events.md").read_text()
+    assert [name for name in FIELDS if f"`{name}`" not in page] == []
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:

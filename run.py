@@ -6,6 +6,8 @@ name; later calls see that nothing changed and start at once. `test` and `check`
 every other word goes to the `redrive` command.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import hashlib
@@ -32,7 +34,7 @@ CHECKS = (
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  # the first thing a user of an older one should read
         sys.exit(f"Redrive needs Python 3.11 or later; this is {sys.version.split()[0]} ({sys.executable}).")
     words = sys.argv[1:] or ["--help"]
     development = words[0] in {"test", "check"}
@@ -50,7 +52,7 @@ def _become(command: list[str]) -> None:
     if "pytest" in command:
         os.chdir(ROOT)
     sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    os.execve(command[0], command, environment)  # noqa: S606
 
 
 def _check() -> int:
@@ -143,7 +145,7 @@ def _pip_setting(name: str) -> str:
     if from_environment:
         return from_environment
     command = [sys.executable, "-m", "pip", "config", "get", f"global.{name}"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
 
 def _install_with_pip(requirements: str) -> None:

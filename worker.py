@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import httpx
 from temporalio.client import Client
@@ -95,7 +94,7 @@ async def serve(settings: Settings) -> None:
     async with running_worker(settings):
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         if settings.ready_file:
-            Path(settings.ready_file).touch()
+            settings.ready_file.touch()
         await stopping
         log.info("worker.stopping")
     log.info("worker.stopped")

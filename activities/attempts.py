@@ -54,4 +54,5 @@ def with_attempt(earlier: Sequence[Attempt], entry: Attempt) -> list[Attempt]:
 
 def to_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     """Return the attempts as they travel in heartbeat details."""
-    return _ATTEMPTS.dump_python(list(attempts), mode="json")
+    details: list[dict[str, Any]] = _ATTEMPTS.dump_python(list(attempts), mode="json")
+    return details

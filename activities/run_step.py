@@ -103,7 +103,7 @@ class StepActivities:
                     log.info("step.canceled")
                     raise
                 raise self._failure(this, error) from None
-            except BaseException as error:  # noqa: BLE001  # a module may raise anything; sys.exit must not end the worker
+            except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
                 raise self._failure(this, error) from None
             log.info("step.succeeded")
             return result

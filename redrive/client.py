@@ -195,11 +195,14 @@ class Redrive:
     async def _query(self, run_id: str) -> RunView | str:
         """Return a worker's answer, or why there is none."""
         try:
-            return await self._handle(run_id).query(Query.STATUS, result_type=RunView, rpc_timeout=ANSWER_TIMEOUT)
+            view: RunView = await self._handle(run_id).query(
+                Query.STATUS, result_type=RunView, rpc_timeout=ANSWER_TIMEOUT
+            )
         except WorkflowQueryFailedError as error:
             return f"the run did not answer: {error}"
         except RPCError as error:
             return f"no worker answered on task queue {self._task_queue!r} ({error.status.name.lower()})"
+        return view
 
     async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:
         """Run one of the question workflows on a worker."""

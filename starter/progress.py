@@ -2,11 +2,11 @@
 
 import asyncio
 
-from rich.console import Console
 from rich.live import Live
 
 from redrive import Redrive
 from redrive.contracts import RunView
+from starter.terminal import console
 from starter.views import run_table
 
 INTERVAL = 0.25
@@ -14,14 +14,14 @@ INTERVAL = 0.25
 
 async def follow(redrive: Redrive, run_id: str, *, quiet: bool = False) -> RunView:
     """Show a run's progress and return its last view."""
-    console = Console(quiet=quiet)
-    with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             view = await redrive.status(run_id)
-            live.update(run_table(view), refresh=console.is_terminal)
+            if console.is_terminal and not quiet:
+                live.update(run_table(view), refresh=True)
             if view.status.closed:
                 break
             await asyncio.sleep(INTERVAL)
-    if not console.is_terminal:
+    if not quiet:
         console.print(run_table(view))
     return view

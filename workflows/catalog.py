@@ -16,9 +16,10 @@ class DescribeModules:
 
     @workflow.run
     async def run(self) -> Catalog:
-        return await workflow.execute_local_activity(
+        catalog: Catalog = await workflow.execute_local_activity(
             Activity.DESCRIBE_MODULES, result_type=Catalog, start_to_close_timeout=TIMEOUT
         )
+        return catalog
 
 
 @workflow.defn(name=Workflow.RESOLVE_PIPELINE)
@@ -27,6 +28,7 @@ class ResolvePipeline:
 
     @workflow.run
     async def run(self, request: ResolveRequest) -> Resolution:
-        return await workflow.execute_local_activity(
+        resolution: Resolution = await workflow.execute_local_activity(
             Activity.RESOLVE_PIPELINE, request, result_type=Resolution, start_to_close_timeout=TIMEOUT
         )
+        return resolution

@@ -98,7 +98,7 @@ class ModuleRun:
 
     async def _resolve(self, order: RunInput) -> list[StepSnapshot]:
         """Ask the registry for the steps of a run that was started by name, and write them into the history."""
-        resolution = await workflow.execute_local_activity(
+        resolution: Resolution = await workflow.execute_local_activity(
             Activity.RESOLVE_PIPELINE,
             ResolveRequest(pipeline=order.pipeline, payload=order.payload),
             result_type=Resolution,
@@ -116,7 +116,7 @@ class ModuleRun:
         else:
             self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
         self._status = RunStatus.RUNNING
-        if SearchAttributeKey.for_keyword(SearchAttribute.TENANT) not in workflow.info().typed_search_attributes:
+        if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
             self._upsert(RunStatus.RUNNING)
 
     async def _run_step(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
@@ -136,7 +136,7 @@ class ModuleRun:
 
     async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
         info, policy = workflow.info(), snapshot.policy
-        return await workflow.execute_activity(
+        result: StepResult = await workflow.execute_activity(
             Activity.RUN_STEP,
             StepOrder(
                 run_id=info.workflow_id,
@@ -162,6 +162,7 @@ class ModuleRun:
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=snapshot.name,
         )
+        return result
 
     def _exhausted(self, step: StepState, cycle: FailedCycle) -> NoReturn:
         """End the run: the step's cycle is over and did not heal."""

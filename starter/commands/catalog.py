@@ -3,9 +3,9 @@
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from redrive import Redrive
+from starter.terminal import console
 from starter.views import modules_table, print_json
 
 
@@ -21,4 +21,4 @@ async def modules(*, json: Annotated[bool, Parameter(name="--json", negative="")
     if json:
         print_json(catalog)
     else:
-        Console().print(modules_table(catalog))
+        console.print(modules_table(catalog))

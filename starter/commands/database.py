@@ -1,9 +1,8 @@
 """`redrive migrate`: bring the database's schema up to date."""
 
-from rich.console import Console
-
 from redrive.errors import InvalidInput
 from redrive.settings import Settings
+from starter.terminal import console
 from store.migrate import migrate as apply_migrations
 
 
@@ -13,4 +12,4 @@ async def migrate() -> None:
     if url is None:
         raise InvalidInput("DATABASE_URL: not set; say which database to bring up to date")
     applied = await apply_migrations(url.get_secret_value())
-    Console().print(f"applied {', '.join(applied)}" if applied else "the schema is up to date")
+    console.print(f"applied {', '.join(applied)}" if applied else "the schema is up to date")

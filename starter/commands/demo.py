@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from pydantic import SecretStr
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -16,20 +16,20 @@ from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
 from redrive.loading import load_modules
+from redrive.logs import configure_logging
 from redrive.settings import ServiceSettings, Settings
 from starter.commands.up import print_addresses, stop_signal
 from starter.demo.shop import Shop, serve_shop
 from starter.demo.story import SCENES, as_told
 from starter.stack.stack import Stack
 from starter.stack.state import StackInfo, find_running
+from starter.terminal import console
 from starter.views import attempts_text, last_error, status_text
 from worker import running_worker
 
 TASK_QUEUE = "redrive-demo"
 PATIENCE = 45.0
 INTERVAL = 0.2
-
-console = Console(highlight=False)
 
 
 async def demo(*, keep: Annotated[bool, Parameter(negative="")] = False) -> None:
@@ -43,6 +43,8 @@ async def demo(*, keep: Annotated[bool, Parameter(negative="")] = False) -> None
     keep
         Leave the stack running afterwards, until Ctrl-C.
     """
+    # The table tells the story; each failed attempt as a log line beside it would hide it.
+    configure_logging("error", "auto")
     stop = stop_signal()
     async with _stack(Settings()) as (info, stack):
         views = await _play(info)

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, RunStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput, RunCanceled, RunFailed
 from starter.progress import follow
+from starter.terminal import console
 from starter.views import print_json, run_table, runs_table
 
 app = App(name="run", help="Start runs, look at them, cancel them.")
-console = Console()
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 

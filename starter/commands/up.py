@@ -9,7 +9,6 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.live import Live
 from rich.prompt import Confirm
 from rich.table import Table
@@ -18,8 +17,7 @@ from redrive.errors import InvalidInput
 from redrive.settings import Settings
 from starter.stack.ports import Ports
 from starter.stack.stack import Stack, wipe
-
-console = Console(highlight=False)
+from starter.terminal import console
 
 
 async def up(

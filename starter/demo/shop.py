@@ -90,7 +90,8 @@ async def serve_shop(shop: Shop) -> AsyncIterator[str]:
         if task:
             connections.add(task)
             task.add_done_callback(connections.discard)
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        # Also a cancellation: asyncio's streams log a canceled connection as an error.
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await _converse(shop, reader, writer)
         writer.close()
 

@@ -1,0 +1,91 @@
+"""What all tests share: one embedded stack for the session; a task queue and tenant of its own for each test."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from temporalio.client import Client
+
+from redrive import Redrive, Registry
+from redrive.connection import connect_temporal
+from redrive.settings import Settings
+from starter.stack.stack import Stack
+from starter.stack.state import StackInfo
+from worker import running_worker
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="session")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StackInfo]:
+    """A real Temporal server and a real PostgreSQL, without workers."""
+    state = tmp_path_factory.mktemp("stack")
+    async with Stack(Settings(), state_dir=state, workers=0) as running:
+        yield running.info
+
+
+@pytest.fixture
+def settings(stack: StackInfo, tmp_path: Path) -> Settings:
+    """Settings for the session's servers, with a task queue of the test's own."""
+    return Settings(
+        temporal_address=stack.temporal_address,
+        database_url=stack.database_url,
+        state_dir=tmp_path,
+        task_queue=f"queue-{uuid.uuid4().hex[:12]}",
+    )
+
+
+@pytest.fixture
+async def temporal(settings: Settings) -> Client:
+    """A plain Temporal client."""
+    return await connect_temporal(settings)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """An empty registry."""
+    return Registry()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A worker that runs in this process, and a client of it."""
+
+    redrive: Redrive
+    temporal: Client
+    settings: Settings
+
+
+WorkerFactory = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def worker(settings: Settings, temporal: Client, registry: Registry) -> WorkerFactory:
+    """Run a worker for the test's registry: `async with worker() as running`."""
+
+    @contextlib.asynccontextmanager
+    async def run(**changes: object) -> AsyncIterator[Running]:
+        chosen = settings.model_copy(update=changes)
+        async with running_worker(chosen, registry):
+            redrive = Redrive(temporal, task_queue=chosen.task_queue, registry=registry)
+            yield Running(redrive, temporal, chosen)
+
+    return run
+
+
+async def eventually(ask: Callable[[], Awaitable[T | None]], *, within: float = 20.0) -> T:
+    """Return the first answer that is true, or fail."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while True:
+        answer = await ask()
+        if answer:
+            return answer
+        if loop.time() > deadline:
+            pytest.fail(f"still {answer!r} after {within} s")
+        await asyncio.sleep(0.05)

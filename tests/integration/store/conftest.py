@@ -1,0 +1,41 @@
+"""A PostgreSQL of these tests' own: they make roles, which belong to a whole server."""
+
+import itertools
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from redrive.settings import Settings
+from starter.stack.stack import Stack, wipe
+from store.connection import connect
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+async def server_url() -> AsyncIterator[str]:
+    """The address of a server whose database nobody has migrated, without the database's name."""
+    with tempfile.TemporaryDirectory(prefix="redrive-test-", ignore_cleanup_errors=True) as path:
+        state_dir = Path(path)
+        state_dir.chmod(0o711)
+        settings = Settings(temporal_address="127.0.0.1:1", database_url=None)
+        async with Stack(settings, state_dir=state_dir, workers=0) as stack:
+            yield stack.info.database_url.get_secret_value().rpartition("/")[0]
+        await wipe(state_dir)
+
+
+@pytest.fixture
+async def database_url(server_url: str) -> str:
+    """The address of a new, empty database."""
+    return await new_database(server_url)
+
+
+async def new_database(server_url: str) -> str:
+    """Make an empty database and return its address."""
+    name = f"test_{next(_NUMBERS)}"
+    connection = await connect(f"{server_url}/postgres")
+    await connection.execute(f"CREATE DATABASE {name}")
+    await connection.close()
+    return f"{server_url}/{name}"

@@ -7,6 +7,7 @@ timeouts) is retried blindly.
 import asyncio
 import contextlib
 import random
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class StepActivities:
         this = _read_try(raw)
         with structlog.contextvars.bound_contextvars(**this.log_fields()), _heartbeats(this.earlier):
             log.debug("step.started")
+            began = time.monotonic()
             try:
                 result = await self._attempt(this)
             except asyncio.CancelledError as error:
@@ -105,7 +107,7 @@ class StepActivities:
                 raise self._failure(this, error) from None
             except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
                 raise self._failure(this, error) from None
-            log.info("step.succeeded")
+            log.info("step.succeeded", latency_ms=round((time.monotonic() - began) * 1000, 1))
             return result
 
     async def _attempt(self, this: _Try) -> RawValue:
@@ -268,7 +270,7 @@ def _log_failure(entry: Attempt, verdict: Verdict) -> None:
     if entry.delay is None:
         log.warning("step.exhausted", retryable=False, **fields)
     else:
-        log.warning("step.failed", retryable=True, retry_in_ms=round(entry.delay.total_seconds() * 1000), **fields)
+        log.warning("step.failed", retryable=True, delay_ms=round(entry.delay.total_seconds() * 1000), **fields)
 
 
 def _was_canceled() -> bool:

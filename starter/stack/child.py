@@ -102,18 +102,22 @@ class Child:
         while self._process:
             ready_at = time.monotonic()
             code = await self._process.wait()
-            steady = time.monotonic() - ready_at > STEADY_AFTER
-            backoff = FIRST_BACKOFF if steady else backoff
-            await self._restart(f"{self.program.title} ended ({_ending(code)})", backoff)
-            backoff = min(LONGEST_BACKOFF, backoff * 2)
+            if time.monotonic() - ready_at > STEADY_AFTER:
+                backoff = FIRST_BACKOFF
+            why: str | None = f"{self.program.title} ended ({_ending(code)})"
+            while why:
+                self._set(state=ChildState.RESTARTING, pid=None, restarts=self.status.restarts + 1, note=why)
+                await asyncio.sleep(backoff)
+                backoff = min(LONGEST_BACKOFF, backoff * 2)
+                why = await self._relaunch()
 
-    async def _restart(self, why: str, backoff: float) -> None:
-        self._set(state=ChildState.RESTARTING, pid=None, restarts=self.status.restarts + 1, note=why)
-        await asyncio.sleep(backoff)
+    async def _relaunch(self) -> str | None:
+        """Start the program again, and return why it did not work, if it did not."""
         try:
             await self._launch()
         except StackError as error:
-            self._set(note=str(error), pid=None)
+            return str(error)
+        return None
 
     async def _launch(self) -> None:
         try:

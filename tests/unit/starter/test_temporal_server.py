@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from redrive.contracts import SearchAttribute
+from starter.stack.temporal_server import TemporalServer, find_temporal
+
+
+@pytest.fixture
+def server() -> TemporalServer:
+    return TemporalServer(Path("/bin/temporal"), Path("/state/temporal.db"), port=7300, web_ui_port=8300)
+
+
+def _values(server: TemporalServer, option: str) -> list[str]:
+    words = server.command
+    return [words[at + 1] for at, word in enumerate(words) if word == option]
+
+
+def test_server_listens_on_loopback_alone(server: TemporalServer) -> None:
+    """The dev server has no authentication, so nobody outside this machine may reach it."""
+    assert _values(server, "--ip") == ["127.0.0.1"]
+    assert (server.address, server.web_ui) == ("127.0.0.1:7300", "http://127.0.0.1:8300")
+    assert (_values(server, "--port"), _values(server, "--ui-port")) == (["7300"], ["8300"])
+
+
+def test_server_keeps_its_data_in_a_file_with_a_write_ahead_log(server: TemporalServer) -> None:
+    """Runs survive a restart, and the database is quick."""
+    assert _values(server, "--db-filename") == ["/state/temporal.db"]
+    assert _values(server, "--sqlite-pragma") == ["journal_mode=wal", "synchronous=1"]
+
+
+def test_server_serves_short_delays(server: TemporalServer) -> None:
+    """A retry after 250 ms is not served after a second."""
+    assert _values(server, "--dynamic-config-value") == ['history.timerProcessorMaxTimeShift="20ms"']
+
+
+def test_server_registers_every_search_attribute(server: TemporalServer) -> None:
+    """A run can set each search attribute that the contracts name."""
+    assert _values(server, "--search-attribute") == [f"{name.value}=Keyword" for name in SearchAttribute]
+
+
+def test_temporal_of_this_environment_is_found() -> None:
+    """The command comes with the wheel."""
+    assert find_temporal().name == "temporal"
+
+
+async def test_server_that_does_not_listen_is_not_ready(server: TemporalServer) -> None:
+    """Asking a server that is not there yet is no error."""
+    assert not await server.is_ready()

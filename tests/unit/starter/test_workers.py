@@ -1,0 +1,77 @@
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from starter.stack.child import ChildState
+from starter.stack.state import StackInfo
+from starter.stack.supervisor import Supervisor
+from starter.stack.workers import find_worker, worker_environment, worker_program
+
+INFO = StackInfo(
+    pid=1,
+    temporal_address="127.0.0.1:7300",
+    namespace="default",
+    web_ui=None,
+    database_url=SecretStr("postgresql://redrive:hush@127.0.0.1/redrive"),
+    task_queue="queue",
+    modules=("examples", "mine"),
+    workers=(),
+    children={},
+)
+
+
+def test_worker_is_led_to_the_embedded_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user's own Temporal settings are for another server and do not reach a worker of the embedded one."""
+    monkeypatch.setenv("TEMPORAL_API_KEY", "for the cloud")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "cloud:7233")
+    environment = worker_environment(INFO, state_dir=tmp_path, embedded_temporal=True)
+    ours = {
+        name: value for name, value in environment.items() if name.startswith(("TEMPORAL_", "REDRIVE_", "DATABASE"))
+    }
+    assert ours == {
+        "TEMPORAL_CONFIG_FILE": "/dev/null",
+        "TEMPORAL_ADDRESS": "127.0.0.1:7300",
+        "TEMPORAL_NAMESPACE": "default",
+        "DATABASE_URL": "postgresql://redrive:hush@127.0.0.1/redrive",
+        "REDRIVE_MODULES": "examples,mine",
+        "REDRIVE_TASK_QUEUE": "queue",
+        "REDRIVE_STATE_DIR": str(tmp_path),
+    }
+
+
+def test_worker_of_an_outside_server_keeps_its_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """TLS, keys and profiles for a server of the user's own are handed on."""
+    monkeypatch.setenv("TEMPORAL_PROFILE", "cloud")
+    monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
+    environment = worker_environment(INFO, state_dir=tmp_path, embedded_temporal=False)
+    assert environment["TEMPORAL_PROFILE"] == "cloud"
+    assert "TEMPORAL_ADDRESS" not in environment
+
+
+async def test_worker_is_ready_when_it_says_so(tmp_path: Path) -> None:
+    """A worker counts as ready when it has written its file, and a file of an earlier one does not count."""
+    script, ready_file = tmp_path / "worker.py", tmp_path / "ready"
+    script.write_text(
+        "import os, pathlib, signal\n"
+        "ready = pathlib.Path(os.environ['REDRIVE_READY_FILE'])\n"
+        "assert not ready.exists()\n"
+        "ready.write_text(str(os.getpid()))\n"
+        "signal.pause()\n"
+    )
+    ready_file.write_text("of an earlier one")
+    supervisor = Supervisor(tmp_path)
+    try:
+        await supervisor.start(worker_program("worker", script, {}, ready_file))
+        status = supervisor.statuses["worker"]
+        assert status.state is ChildState.READY
+        assert ready_file.read_text() == str(status.pid)
+    finally:
+        await supervisor.stop()
+
+
+def test_worker_is_found() -> None:
+    """The worker is the file at the top of the project, run by this very Python."""
+    assert find_worker().name == "worker.py"
+    assert worker_program("worker", find_worker(), {}, Path("ready")).command[0] == sys.executable

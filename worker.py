@@ -16,10 +16,12 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.alerts import AlertActivities
 from activities.catalog import CatalogActivities
+from activities.dead_letters import DeadLetterActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
-from redrive.connection import connect_temporal
+from redrive.connection import connect_temporal, database_url
 from redrive.errors import RedriveError, Unavailable
 from redrive.http import new_http_client
 from redrive.loading import load_modules
@@ -27,31 +29,49 @@ from redrive.logs import configure_logging, get_logger
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
 from redrive.settings import Settings
+from store.database import Database
 from workflows.catalog import DescribeModules, ResolvePipeline
+from workflows.dead_letter import DeadLetter
 from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
 
-WORKFLOWS = [ModuleRun, DescribeModules, ResolvePipeline]
+WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline]
 CONNECT_INTERVAL = 2.0
 
 
-def build_worker(client: Client, http: httpx.AsyncClient, settings: Settings, registry: Registry) -> Worker:
+def build_worker(
+    client: Client, http: httpx.AsyncClient, database: Database, settings: Settings, registry: Registry
+) -> Worker:
     """Put a worker together."""
+    redactor = Redactor(settings.redacted_keys)
     steps = StepActivities(
         registry,
         http,
         services=settings.services,
         user_header=settings.user_header,
         generation=settings.build_id,
-        redactor=Redactor(),
+        redactor=redactor,
     )
     catalog = CatalogActivities(registry, settings.build_id)
+    letters = DeadLetterActivities(client, database, registry, redactor, task_queue=settings.task_queue)
+    alerts = AlertActivities(http, settings.alerts)
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=WORKFLOWS,
-        activities=[steps.run_step, catalog.describe_modules, catalog.resolve_pipeline],
+        activities=[
+            steps.run_step,
+            catalog.describe_modules,
+            catalog.resolve_pipeline,
+            letters.report_exhausted,
+            letters.record_exhausted,
+            letters.record_order,
+            letters.record_outcome,
+            letters.record_refusal,
+            letters.load_letter,
+            alerts.raise_alert,
+        ],
         # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
         workflow_runner=SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive")),
         build_id=settings.build_id,
@@ -68,9 +88,9 @@ def build_worker(client: Client, http: httpx.AsyncClient, settings: Settings, re
 async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGISTRY) -> AsyncIterator[Worker]:
     """Connect and run a worker for as long as the context lasts."""
     client = await _connect(settings)
-    async with new_http_client() as http:
+    async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
-            async with build_worker(client, http, settings, registry) as worker:
+            async with build_worker(client, http, database, settings, registry) as worker:
                 yield worker
 
 

@@ -39,10 +39,23 @@ def _connect_config(settings: Settings) -> ClientConnectConfig:
     return config
 
 
+def database_url(settings: Settings) -> str:
+    """Return the address of the database, or say that there is none."""
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    embedded = _embedded(settings.state_dir, "database_url")
+    if embedded is None:
+        raise Unavailable("there is no database: start one with `redrive up`, or set DATABASE_URL")
+    return embedded
+
+
 def embedded_address(state_dir: Path) -> str | None:
     """Return the address of the embedded Temporal server that was started from this directory, if one was."""
+    return _embedded(state_dir, "temporal_address")
+
+
+def _embedded(state_dir: Path, name: str) -> str | None:
     try:
-        address = json.loads((state_dir / STACK_FILE).read_text())["temporal_address"]
+        return str(json.loads((state_dir / STACK_FILE).read_text())[name])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return str(address)

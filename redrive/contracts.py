@@ -34,6 +34,7 @@ class Workflow(StrEnum):
     MODULE_RUN = "ModuleRun"
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
+    DEAD_LETTER = "DeadLetter"
 
 
 class Activity(StrEnum):
@@ -42,12 +43,20 @@ class Activity(StrEnum):
     RUN_STEP = "run_step"
     DESCRIBE_MODULES = "describe_modules"
     RESOLVE_PIPELINE = "resolve_pipeline"
+    REPORT_EXHAUSTED = "report_exhausted"
+    RECORD_EXHAUSTED = "record_exhausted"
+    RECORD_ORDER = "record_order"
+    RECORD_OUTCOME = "record_outcome"
+    RECORD_REFUSAL = "record_refusal"
+    LOAD_LETTER = "load_letter"
+    RAISE_ALERT = "raise_alert"
 
 
 class Query(StrEnum):
     """Names of queries."""
 
     STATUS = "status"
+    DOCUMENT = "document"
 
 
 class SearchAttribute(StrEnum):
@@ -146,6 +155,10 @@ class RunState(Message):
 
     steps: list[StepState]
     outputs: dict[str, Any] = Field(default_factory=dict)
+    patches: dict[str, dict[str, Any]] = Field(default_factory=dict, description="edits of steps' inputs")
+    policies: dict[str, RetryPolicy] = Field(default_factory=dict, description="policies for the next cycle of a step")
+    letters: dict[str, str | None] = Field(default_factory=dict, description="open dead letters: step, order under way")
+    stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
 
 
 class RunInput(Message):

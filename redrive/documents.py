@@ -104,6 +104,19 @@ def step_input(document: dict[str, Any], reads: Collection[str] | None) -> dict[
     return {name: document[name] for name in reads if name in document}
 
 
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Apply a JSON Merge Patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
+
+
 def validation_sentence(error: ValidationError) -> str:
     """Say which fields do not fit, with what was sent, in one line."""
     return "; ".join(_field_sentences(error))

@@ -17,6 +17,14 @@ class ServiceSettings(BaseModel):
     token: SecretStr | None = None
 
 
+class AlertSettings(BaseModel):
+    """Where to tell that a step died."""
+
+    sentry_dsn: SecretStr | None = None
+    webhook_url: str | None = None
+    webhook_secret: SecretStr | None = Field(default=None, description="signs the webhook's body (HMAC-SHA256)")
+
+
 class Settings(BaseSettings):
     """All that can be set from outside. Names are the environment's, with the prefix REDRIVE_ where none is given."""
 
@@ -30,6 +38,8 @@ class Settings(BaseSettings):
     task_queue: str = TASK_QUEUE
     modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
     services: dict[str, ServiceSettings] = {}
+    alerts: AlertSettings = AlertSettings()
+    redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     user_header: str = "x-redrive-user"
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
@@ -40,7 +50,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "pretty"] = "auto"
 
-    @field_validator("modules", mode="before")
+    @field_validator("modules", "redacted_keys", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -3,13 +3,16 @@
 import re
 
 from redrive.contracts import RunInput, RunStatus, StepState, StepStatus
+from redrive.dead_letters import LetterState, LetterStatus
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~])")
+_DEAD = {StepStatus.FAILED, StepStatus.DLQ}
 _MARKS = {
     StepStatus.SUCCESS: "done",
     StepStatus.RUNNING: "running",
     StepStatus.FAILED: "**failed**",
     StepStatus.SKIPPED: "skipped",
+    StepStatus.DLQ: "**dead letter**",
 }
 
 
@@ -17,10 +20,44 @@ def run_details(order: RunInput, status: RunStatus, steps: list[StepState]) -> s
     """Describe a run: where it is, and why it failed if it did."""
     lines = [f"**{order.pipeline}** of tenant **{order.tenant}**: {status}", ""]
     lines += [f"{number}. {step.name}: {_step_text(step)}" for number, step in enumerate(steps, 1)]
-    failed = next((step.failure for step in steps if step.failure and step.status is StepStatus.FAILED), None)
+    failed = next((step.failure for step in steps if step.failure and step.status in _DEAD), None)
     if failed:
         lines += ["", f"Step **{failed.step}** failed: {failed.category}", "", f"> {escape(failed.message)}"]
+    if status is RunStatus.DLQ_PENDING:
+        lines += ["", *_how_to_replay()]
+    if status is RunStatus.PARTIAL:
+        lines += ["", "Send the signal `continue` to go on with the later steps."]
     return "\n".join(lines)
+
+
+def letter_details(state: LetterState) -> str:
+    """Describe a dead letter: what failed, how often, and the exact signal to send."""
+    letter, cycle = state.letter, state.cycle
+    lines = [f"Step **{letter.step}** of **{state.pipeline}**, tenant **{letter.tenant}**: {state.status}", ""]
+    lines += [f"Run: `{letter.run_id}`", ""]
+    if cycle:
+        tries = f"{len(cycle.attempts)} attempts in cycle {cycle.cycle}; replayed {state.replays} times"
+        lines += [f"{cycle.category}, {tries}:", "", f"> {escape(cycle.message)}", ""]
+    if state.blocked_by:
+        lines += [f"Waits for the earlier step **{state.blocked_by}**, which is dead too.", ""]
+    if state.orphaned:
+        lines += ["The run is gone: `redrive dlq restart` starts it anew from this step.", ""]
+    if state.status is LetterStatus.PENDING:
+        lines += _how_to_replay()
+    return "\n".join(lines)
+
+
+def _how_to_replay() -> list[str]:
+    return [
+        "To run the step again, send the signal `replay` with:",
+        "",
+        "```json",
+        '{"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}',
+        "```",
+        "",
+        'Add `"mode": "STEP_ONLY"`, `"from_step": "…"`, `"input_patch": {…}` or `"policy": {"max_attempts": 5}` as needed. '
+        'The signals `resolve` (with `"output": {…}`) and `discard` close it.',
+    ]
 
 
 def _step_text(step: StepState) -> str:

@@ -10,7 +10,8 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import RunInput
-from redrive.documents import check_payload, validation_sentence
+from redrive.dead_letters import ORDERS, Continue, Discard, Replay, Resolve, Verb
+from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
 
 
@@ -30,3 +31,18 @@ def read_run_input(raw: RawValue) -> RunInput:
 
 def _refusal(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
+
+
+def read_order(raw: RawValue, verb: Verb | None = None) -> Replay | Resolve | Discard | Continue | str:
+    """Return an operator's order, or say what is wrong with it. `verb` is the signal's name, if that tells it."""
+    try:
+        value = from_json(raw.payload.data, allow_inf_nan=False)
+        if verb is not None and isinstance(value, dict):
+            value = {**value, "verb": verb}
+        order = ORDERS.validate_python(value)
+    except ValidationError as error:
+        return f"the order does not fit: {validation_sentence(error)}"
+    except ValueError as error:
+        return f"the order is not JSON: {error}"
+    problem = json_problem(order.model_dump(mode="json"))
+    return f"the order{problem}" if problem else order

@@ -1,8 +1,8 @@
-"""One run of a pipeline: its steps in order, each an activity that Temporal retries."""
+"""One run of a pipeline: its steps in order, each an activity that Temporal retries; parked when one is exhausted."""
 
 import asyncio
+from collections import deque
 from datetime import timedelta
-from typing import NoReturn
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
@@ -29,17 +29,33 @@ with workflow.unsafe.imports_passed_through():
         StepStatus,
         Workflow,
     )
-    from redrive.documents import step_input
+    from redrive.dead_letters import (
+        Answer,
+        Continue,
+        Discard,
+        Ending,
+        ExhaustedReport,
+        LetterId,
+        LetterSignal,
+        Mode,
+        Outcome,
+        OwnerSignal,
+        Replay,
+        Resolve,
+        RunDocument,
+        Verb,
+    )
+    from redrive.documents import merge_patch, step_input
     from redrive.errors import Category
     from redrive.policy import SHORTEST_DELAY, terminal_types
     from workflows.details import run_details
     from workflows.failures import failed_cycle
-    from workflows.inputs import read_run_input
+    from workflows.inputs import read_order, read_run_input
 
 # The attempt stops itself at its policy's timeout; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-RESOLVE_TIMEOUT = timedelta(seconds=10)
+LOCAL_TIMEOUT = timedelta(seconds=10)
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -52,30 +68,26 @@ class ModuleRun:
         self._state = RunState(steps=[])
         self._status = RunStatus.PENDING
         self._error: str | None = None
+        self._inbox: deque[Replay | Resolve | Discard | Continue] = deque()
+        self._strays: deque[tuple[str, RawValue]] = deque()
 
     @workflow.run
     async def run(self, raw: RawValue) -> RunResult:
         self._order = order = read_run_input(raw)
         self._payload_size = len(raw.payload.data)
         try:
-            steps = order.steps or await self._resolve(order)
-            order.steps = steps
-            self._begin(order, steps)
-            for snapshot, step in zip(steps, self._state.steps, strict=True):
-                if step.status is not StepStatus.SUCCESS:
-                    self._stop_if_canceled()
-                    self._continue_as_new_if_long(order)
-                    await self._run_step(order, snapshot, step)
+            order.steps = order.steps or await self._resolve(order)
+            self._begin(order, order.steps)
+            await self._run_steps(order, order.steps)
         except BaseException as error:
             if is_cancelled_exception(error):
-                self._cancel()
+                await self._cancel()
             raise
         self._status = RunStatus.SUCCESS
-        last = steps[-1].name
         return RunResult(
             run_id=workflow.info().workflow_id,
             status=self._status,
-            output=self._state.outputs[last],
+            output=self._state.outputs[order.steps[-1].name],
             steps=self._state.steps,
         )
 
@@ -96,13 +108,64 @@ class ModuleRun:
             started_at=info.start_time,
         )
 
+    @workflow.query(name=Query.DOCUMENT)
+    def document(self) -> RunDocument:
+        """Answer what an order is checked against."""
+        payload = self._order.payload if self._order else {}
+        steps = (self._order.steps if self._order else None) or []
+        parked = next((step.name for step in self._state.steps if step.status is StepStatus.DLQ), None)
+        return RunDocument(steps=steps, document=payload | self._state.outputs, parked_at=parked)
+
+    @workflow.signal(name=OwnerSignal.ORDER)
+    def take_order(self, raw: RawValue) -> None:
+        """Take an order that the step's dead letter has accepted."""
+        order = read_order(raw)
+        if not isinstance(order, str):
+            self._inbox.append(order)
+
+    @workflow.signal(name=Verb.REPLAY)
+    def replay(self, raw: RawValue) -> None:
+        """Pass an order on to the dead letter of the step that the run is parked at."""
+        self._strays.append((Verb.REPLAY, raw))
+
+    @workflow.signal(name=Verb.RESOLVE)
+    def resolve(self, raw: RawValue) -> None:
+        """Pass an order on to the dead letter of the step that the run is parked at."""
+        self._strays.append((Verb.RESOLVE, raw))
+
+    @workflow.signal(name=Verb.DISCARD)
+    def discard(self, raw: RawValue) -> None:
+        """Pass an order on to the dead letter of the step that the run is parked at."""
+        self._strays.append((Verb.DISCARD, raw))
+
+    @workflow.signal(name=Verb.CONTINUE)
+    def go_on(self, raw: RawValue) -> None:
+        """Go on after a STEP_ONLY replay."""
+        self._take_continue(raw)
+
+    @workflow.update(name=Verb.CONTINUE)
+    def go_on_now(self, raw: RawValue) -> Answer:
+        """Go on after a STEP_ONLY replay, and say at once whether that is possible."""
+        return self._take_continue(raw)
+
+    def _take_continue(self, raw: RawValue) -> Answer:
+        order = read_order(raw, Verb.CONTINUE)
+        if isinstance(order, str):
+            workflow.logger.warning("run.order_refused: %s", order)
+            return Answer(request_id="", accepted=False, message=order)
+        if self._status is not RunStatus.PARTIAL:
+            message = f"the run is {self._status}: only a PARTIAL run waits for `continue`"
+            return Answer(request_id=order.request_id, accepted=False, message=message)
+        self._inbox.append(order)
+        return Answer(request_id=order.request_id, accepted=True, message="the run goes on")
+
     async def _resolve(self, order: RunInput) -> list[StepSnapshot]:
         """Ask the registry for the steps of a run that was started by name, and write them into the history."""
         resolution: Resolution = await workflow.execute_local_activity(
             Activity.RESOLVE_PIPELINE,
             ResolveRequest(pipeline=order.pipeline, payload=order.payload),
             result_type=Resolution,
-            start_to_close_timeout=RESOLVE_TIMEOUT,
+            start_to_close_timeout=LOCAL_TIMEOUT,
         )
         if resolution.problem:
             self._error = resolution.problem
@@ -119,8 +182,22 @@ class ModuleRun:
         if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
             self._upsert(RunStatus.RUNNING)
 
+    async def _run_steps(self, order: RunInput, steps: list[StepSnapshot]) -> None:
+        while (index := self._next_step()) is not None:
+            step = self._state.steps[index]
+            self._stop_if_canceled()
+            self._continue_as_new_if_long(order)
+            await self._run_step(order, steps[index], step)
+            if step.status is StepStatus.DLQ:
+                await self._park(order, steps[index], step)
+            elif self._state.stop_after == step.name:
+                await self._pause_if_partial()
+
+    def _next_step(self) -> int | None:
+        return next((i for i, step in enumerate(self._state.steps) if step.status is not StepStatus.SUCCESS), None)
+
     async def _run_step(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
-        step.status = StepStatus.RUNNING
+        step.status, step.failure = StepStatus.RUNNING, None
         step.cycle += 1
         self._describe()
         try:
@@ -128,23 +205,34 @@ class ModuleRun:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            self._exhausted(step, failed_cycle(error, step))
+            self._exhaust(step, failed_cycle(error, step))
+            return
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
-        self._check_document(step)
+        too_large = self._document_problem(step)
+        if too_large:
+            self._exhaust(step, too_large)
+            return
         self._state.outputs[step.name] = result.output
         step.status = StepStatus.SUCCESS
+        await self._tell_letter(
+            step.name, Outcome(ending=Ending.SUCCEEDED, request_id=self._state.letters.get(step.name))
+        )
 
     async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
-        info, policy = workflow.info(), snapshot.policy
+        info = workflow.info()
+        policy = self._state.policies.pop(step.name, snapshot.policy)
+        document = step_input(order.payload | self._state.outputs, snapshot.reads)
+        if step.name in self._state.patches:
+            document = merge_patch(document, self._state.patches[step.name])
         result: StepResult = await workflow.execute_activity(
             Activity.RUN_STEP,
             StepOrder(
                 run_id=info.workflow_id,
                 tenant=order.tenant,
                 pipeline=order.pipeline,
-                step=snapshot,
+                step=snapshot.model_copy(update={"policy": policy}),
                 cycle=step.cycle,
-                document=step_input(order.payload | self._state.outputs, snapshot.reads),
+                document=document,
                 correlation_id=order.correlation_id or info.workflow_id,
                 user_id=order.user_id,
             ),
@@ -164,32 +252,139 @@ class ModuleRun:
         )
         return result
 
-    def _exhausted(self, step: StepState, cycle: FailedCycle) -> NoReturn:
-        """End the run: the step's cycle is over and did not heal."""
+    def _exhaust(self, step: StepState, cycle: FailedCycle) -> None:
         step.failure, step.attempts, step.attempt = cycle, cycle.attempts, len(cycle.attempts)
+        step.status = StepStatus.DLQ
+
+    async def _park(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
+        """Make a dead letter of an exhausted step and wait until an operator's order has been carried out."""
+        if step.failure is None:
+            return
+        self._error = f"step {step.name!r} failed ({step.failure.category}): {step.failure.message}"
+        self._upsert(RunStatus.DLQ_PENDING, step.failure.category, step.name)
+        self._describe()
+        await self._report(order, snapshot, step, step.failure)
+        await self._block_later_letters(step)
+        while step.status is StepStatus.DLQ:
+            await workflow.wait_condition(lambda: bool(self._inbox or self._strays))
+            if self._strays:
+                name, raw = self._strays.popleft()
+                await self._signal_letter(step.name, name, raw)
+            else:
+                self._carry_out(self._inbox.popleft(), step)
+        self._error = None
+        self._upsert(RunStatus.RUNNING)
+
+    async def _report(self, order: RunInput, snapshot: StepSnapshot, step: StepState, cycle: FailedCycle) -> None:
+        self._state.letters[step.name] = None
+        document = step_input(order.payload | self._state.outputs, snapshot.reads)
+        await workflow.execute_local_activity(
+            Activity.REPORT_EXHAUSTED,
+            ExhaustedReport(
+                letter=self._letter(step.name),
+                pipeline=order.pipeline,
+                snapshot=snapshot,
+                cycle=cycle,
+                document=merge_patch(document, self._state.patches.get(step.name, {})),
+                correlation_id=order.correlation_id or workflow.info().workflow_id,
+                key=order.key,
+                at=workflow.now(),
+            ),
+            start_to_close_timeout=LOCAL_TIMEOUT,
+        )
+
+    async def _block_later_letters(self, dead: StepState) -> None:
+        """Tell the dead letters of later steps that they wait for this one now."""
+        position = [step.name for step in self._state.steps].index(dead.name)
+        for later in self._state.steps[position + 1 :]:
+            outcome = Outcome(
+                ending=Ending.BLOCKED, request_id=self._state.letters.get(later.name), blocked_by=dead.name
+            )
+            if later.name in self._state.letters:
+                await self._signal_letter(later.name, LetterSignal.OUTCOME, outcome)
+
+    def _carry_out(self, order: Replay | Resolve | Discard | Continue, step: StepState) -> None:
+        """Do what an accepted order says with the step that the run is parked at."""
+        match order:
+            case Replay():
+                self._restart_from(order, step)
+            case Resolve():
+                self._state.outputs[step.name] = order.output
+                self._state.letters.pop(step.name, None)
+                step.status = StepStatus.SUCCESS
+            case Discard():
+                self._state.letters.pop(step.name, None)
+                self._fail(step, f"discarded by {order.requested_by}: {order.reason}")
+            case Continue():
+                pass
+
+    def _restart_from(self, order: Replay, dead: StepState) -> None:
+        names = [step.name for step in self._state.steps]
+        first = order.from_step or dead.name
+        self._state.letters[dead.name] = order.request_id
+        self._state.stop_after = dead.name if order.mode is Mode.STEP_ONLY else None
+        if order.input_patch is not None:
+            self._state.patches[first] = merge_patch(self._state.patches.get(first, {}), order.input_patch)
+        if order.policy is not None and self._order and self._order.steps:
+            policy = self._order.steps[names.index(first)].policy
+            self._state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
+        for step in self._state.steps[names.index(first) :]:
+            step.status = StepStatus.PENDING
+            self._state.outputs.pop(step.name, None)
+
+    def _fail(self, step: StepState, how: str) -> None:
         step.status = StepStatus.FAILED
         self._skip_rest()
-        self._error = f"step {step.name!r} failed ({cycle.category}): {cycle.message}"
-        self._upsert(RunStatus.FAILED, cycle.category, step.name)
+        cycle = step.failure
+        self._error = f"step {step.name!r} {how}"
+        self._upsert(RunStatus.FAILED, cycle.category if cycle else None, step.name)
         self._describe()
-        raise ApplicationError(self._error, cycle, type=cycle.category, non_retryable=True)
+        raise ApplicationError(self._error, cycle, type=cycle.category if cycle else None, non_retryable=True)
 
-    def _check_document(self, step: StepState) -> None:
+    async def _pause_if_partial(self) -> None:
+        """Wait for `continue` after a STEP_ONLY replay that leaves later steps."""
+        self._state.stop_after = None
+        if self._next_step() is None:
+            return
+        self._upsert(RunStatus.PARTIAL)
+        self._describe()
+        await workflow.wait_condition(lambda: any(isinstance(order, Continue) for order in self._inbox))
+        self._inbox.clear()
+        self._upsert(RunStatus.RUNNING)
+
+    def _letter(self, step: str) -> LetterId:
+        tenant = self._order.tenant if self._order else ""
+        return LetterId(tenant=tenant, run_id=workflow.info().workflow_id, step=step)
+
+    async def _tell_letter(self, step: str, outcome: Outcome) -> None:
+        if step in self._state.letters:
+            await self._signal_letter(step, LetterSignal.OUTCOME, outcome)
+            del self._state.letters[step]
+
+    async def _signal_letter(self, step: str, signal: str, argument: object) -> None:
+        handle = workflow.get_external_workflow_handle(self._letter(step).workflow_id)
+        try:
+            await handle.signal(signal, argument)
+        except ApplicationError as error:
+            # The letter was closed by hand, or its workflow was terminated: the run goes on without it.
+            workflow.logger.warning("run.letter_gone: %s %s: %s", step, signal, error)
+
+    def _document_problem(self, step: StepState) -> FailedCycle | None:
         total = self._payload_size + sum(state.output_size or 0 for state in self._state.steps)
-        if total > DOCUMENT_LIMIT:
-            message = (
-                f"payload and outputs of the run are {total} bytes together; the limit is {DOCUMENT_LIMIT} "
-                "(return a reference to large data)"
-            )
-            cycle = FailedCycle(
-                step=step.name,
-                cycle=step.cycle,
-                category=Category.TOO_LARGE,
-                error_type="TooLarge",
-                message=message,
-                attempts=step.attempts,
-            )
-            self._exhausted(step, cycle)
+        if total <= DOCUMENT_LIMIT:
+            return None
+        message = (
+            f"payload and outputs of the run are {total} bytes together; the limit is {DOCUMENT_LIMIT} "
+            "(return a reference to large data)"
+        )
+        return FailedCycle(
+            step=step.name,
+            cycle=step.cycle,
+            category=Category.TOO_LARGE,
+            error_type="TooLarge",
+            message=message,
+            attempts=step.attempts,
+        )
 
     def _stop_if_canceled(self) -> None:
         # A request that arrives together with a step's completion does not interrupt anything by itself.
@@ -197,19 +392,21 @@ class ModuleRun:
             raise asyncio.CancelledError
 
     def _continue_as_new_if_long(self, order: RunInput) -> None:
-        if workflow.info().is_continue_as_new_suggested():
+        if workflow.info().is_continue_as_new_suggested() and not self._inbox and not self._strays:
             workflow.continue_as_new(order.model_copy(update={"state": self._state}))
 
-    def _cancel(self) -> None:
+    async def _cancel(self) -> None:
         self._status = RunStatus.CANCELED
         self._error = workflow.cancellation_reason() or None
         self._skip_rest()
         self._upsert(RunStatus.CANCELED)
         self._describe()
+        for step in list(self._state.letters):
+            await self._tell_letter(step, Outcome(ending=Ending.CANCELED, request_id=self._state.letters[step]))
 
     def _skip_rest(self) -> None:
         for step in self._state.steps:
-            if step.status in {StepStatus.PENDING, StepStatus.RUNNING}:
+            if step.status in {StepStatus.PENDING, StepStatus.RUNNING, StepStatus.DLQ}:
                 step.status = StepStatus.SKIPPED
 
     def _describe(self) -> None:

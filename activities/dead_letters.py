@@ -1,0 +1,253 @@
+"""The side effects of a dead letter: its record in Postgres, the checks of an order with the run, the first report."""
+
+from pydantic import ValidationError
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.contracts import Activity, Query, SearchAttribute, StepSnapshot, Workflow
+from redrive.dead_letters import (
+    SNAPSHOT_LIMIT,
+    Alert,
+    Answer,
+    Discard,
+    Exhausted,
+    ExhaustedReport,
+    LetterId,
+    LetterInput,
+    LetterRecorded,
+    LetterSignal,
+    LetterState,
+    LetterStatus,
+    MalformedOrder,
+    OrderRequest,
+    OutcomeRequest,
+    Replay,
+    Resolve,
+    RunDocument,
+    status_after,
+)
+from redrive.documents import json_size, merge_patch, step_input, validation_sentence
+from redrive.fingerprints import fingerprint
+from redrive.logs import get_logger
+from redrive.modules import Registry
+from redrive.policy import RetryPolicy
+from redrive.redaction import Redactor
+from store import alerts, dead_letters
+from store.database import Database
+
+log = get_logger(__name__)
+
+
+class DeadLetterActivities:
+    """Keep dead letters."""
+
+    def __init__(
+        self, client: Client, database: Database, registry: Registry, redactor: Redactor, *, task_queue: str
+    ) -> None:
+        self._client = client
+        self._database = database
+        self._registry = registry
+        self._redactor = redactor
+        self._task_queue = task_queue
+
+    @activity.defn(name=Activity.REPORT_EXHAUSTED)
+    async def report_exhausted(self, report: ExhaustedReport) -> None:
+        """Tell the dead letter's workflow, starting it if it is not there. Telling it twice does no harm."""
+        payload = self._redactor.value(report.document)
+        if json_size(payload) > SNAPSHOT_LIMIT:
+            payload = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
+        message = Exhausted(
+            letter=report.letter,
+            pipeline=report.pipeline,
+            cycle=report.cycle,
+            payload=payload,
+            config=report.snapshot.policy,
+            correlation_id=report.correlation_id,
+            key=report.key,
+            at=report.at,
+        )
+        await self._client.start_workflow(
+            Workflow.DEAD_LETTER,
+            LetterInput(letter=report.letter),
+            id=report.letter.workflow_id,
+            task_queue=self._task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            start_signal=LetterSignal.EXHAUSTED,
+            start_signal_args=[message],
+            search_attributes=_search_attributes(report),
+            static_summary=f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}",
+        )
+
+    @activity.defn(name=Activity.RECORD_EXHAUSTED)
+    async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
+        """Write the record, or append a cycle to it."""
+        pool = await self._database.pool()
+        state, new = await dead_letters.put_exhausted(pool, message)
+        mark = fingerprint(message.pipeline, message.cycle)
+        log.warning(
+            "run.dead_lettered",
+            run_id=message.letter.run_id,
+            tenant_id=message.letter.tenant,
+            step=message.letter.step,
+            dlq_id=message.letter.workflow_id,
+            category=message.cycle.category.value,
+            cycle=message.cycle.cycle,
+            correlation_id=message.correlation_id,
+        )
+        count = await alerts.due(pool, message.letter.tenant, mark) if new else 0
+        return LetterRecorded(state=state, alert=_alert(message, mark, count) if count else None)
+
+    @activity.defn(name=Activity.RECORD_ORDER)
+    async def record_order(self, request: OrderRequest) -> Answer:
+        """Accept or refuse an order, and write that down. The same order again gets the first answer."""
+        letter, order = request.letter, request.order
+        pool = await self._database.pool()
+        earlier = await dead_letters.first_answer(pool, letter, order.request_id)
+        if earlier:
+            return earlier
+        problem, orphaned = request.refusal, False
+        if problem is None:
+            problem, orphaned = await self._check_with_run(letter, order)
+        if problem is not None:
+            answer = Answer(request_id=order.request_id, accepted=False, message=problem, status=request.status)
+            await dead_letters.put_refused(pool, letter, order, answer, orphaned=orphaned)
+        else:
+            status = status_after(order)
+            message = {LetterStatus.REPLAYING: "the run goes on"}.get(status, f"the dead letter is {status}")
+            answer = Answer(request_id=order.request_id, accepted=True, message=message, status=status)
+            await dead_letters.put_accepted(pool, letter, order, answer)
+        log.info(
+            "dead_letter.ordered",
+            dlq_id=letter.workflow_id,
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            operation=order.verb.value,
+            request_id=order.request_id,
+            user_id=order.requested_by,
+            accepted=answer.accepted,
+            error=problem,
+        )
+        return answer
+
+    @activity.defn(name=Activity.RECORD_OUTCOME)
+    async def record_outcome(self, request: OutcomeRequest) -> None:
+        """Write down how a replay ended."""
+        await dead_letters.put_outcome(await self._database.pool(), request.letter, request.outcome)
+        log.info(
+            "dead_letter.outcome",
+            dlq_id=request.letter.workflow_id,
+            run_id=request.letter.run_id,
+            tenant_id=request.letter.tenant,
+            outcome=request.outcome.ending.value,
+        )
+
+    @activity.defn(name=Activity.RECORD_REFUSAL)
+    async def record_refusal(self, letter: LetterId, malformed: MalformedOrder) -> None:
+        """Write down an order that could not be read."""
+        await dead_letters.put_malformed(await self._database.pool(), letter, malformed)
+        log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
+
+    @activity.defn(name=Activity.LOAD_LETTER)
+    async def load_letter(self, letter: LetterId) -> LetterState | None:
+        """Read the record's state."""
+        return await dead_letters.load_state(await self._database.pool(), letter)
+
+    async def _check_with_run(self, letter: LetterId, order: Replay | Resolve | Discard) -> tuple[str | None, bool]:
+        """Say what stands against an order from the run's side, and whether the run is gone."""
+        handle = self._client.get_workflow_handle(letter.run_id)
+        try:
+            description = await handle.describe()
+            if description.status is not WorkflowExecutionStatus.RUNNING:
+                ended = description.status.name if description.status else "unknown"
+                return f"the run has ended ({ended}): `redrive dlq restart` starts it anew from this step", True
+            run: RunDocument = await handle.query(Query.DOCUMENT, result_type=RunDocument)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return "the run is not in Temporal any more: nothing is left to go on with", True
+            raise
+        except WorkflowQueryFailedError as error:
+            return f"the run does not answer: {error}", False
+        if run.parked_at != letter.step:
+            return f"the run is not parked at {letter.step!r}", False
+        return self._order_problem(letter, order, run), False
+
+    def _order_problem(self, letter: LetterId, order: Replay | Resolve | Discard, run: RunDocument) -> str | None:
+        match order:
+            case Replay():
+                return self._replay_problem(letter, order, run)
+            case Resolve():
+                return self._output_problem(letter.step, order)
+            case Discard():
+                return None
+
+    def _replay_problem(self, letter: LetterId, order: Replay, run: RunDocument) -> str | None:
+        names = [step.name for step in run.steps]
+        first = order.from_step or letter.step
+        allowed = names[: names.index(letter.step) + 1]
+        if first not in allowed:
+            return f"from_step {first!r}: not one of the steps up to the failed one ({', '.join(allowed)})"
+        snapshot = run.steps[names.index(first)]
+        if order.policy is not None:
+            try:
+                RetryPolicy.model_validate(snapshot.policy.model_dump() | order.policy)
+            except ValidationError as error:
+                return f"policy: {validation_sentence(error)}"
+        return self._patch_problem(snapshot, order, run) if order.input_patch is not None else None
+
+    def _patch_problem(self, snapshot: StepSnapshot, order: Replay, run: RunDocument) -> str | None:
+        module = self._registry.modules.get(snapshot.name)
+        if module is None:
+            return f"module {snapshot.name!r} is not known to this worker: its input cannot be checked"
+        patch = order.input_patch or {}
+        unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
+        if unknown:
+            return f"input_patch.{unknown[0]}: {snapshot.name!r} reads no such field; it reads {', '.join(module.reads or [])}"
+        try:
+            module.validate(merge_patch(step_input(run.document, module.reads), patch))
+        except ValidationError as error:
+            return f"input_patch: the edited input does not fit {snapshot.name!r}: {validation_sentence(error)}"
+        return None
+
+    def _output_problem(self, step: str, order: Resolve) -> str | None:
+        module = self._registry.modules.get(step)
+        if module is None:
+            return f"module {step!r} is not known to this worker: the output cannot be checked"
+        try:
+            module.output_model.model_validate(order.output)
+        except ValidationError as error:
+            return f"output: does not fit what {step!r} returns: {validation_sentence(error)}"
+        return None
+
+
+def _alert(message: Exhausted, mark: str, count: int) -> Alert:
+    return Alert(
+        letter=message.letter,
+        pipeline=message.pipeline,
+        fingerprint=mark,
+        category=message.cycle.category.value,
+        error_type=message.cycle.error_type,
+        message=message.cycle.message[:1000],
+        attempts=len(message.cycle.attempts),
+        count=count,
+    )
+
+
+def _search_attributes(report: ExhaustedReport) -> TypedSearchAttributes:
+    values = {
+        SearchAttribute.TENANT: report.letter.tenant,
+        SearchAttribute.PIPELINE: report.pipeline,
+        SearchAttribute.STATUS: LetterStatus.PENDING,
+        SearchAttribute.FAILED_STEP: report.letter.step,
+        SearchAttribute.CATEGORY: report.cycle.category,
+    }
+    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), str(value)) for name, value in values.items()]
+    return TypedSearchAttributes(pairs)

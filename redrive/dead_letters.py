@@ -1,0 +1,282 @@
+"""Dead letters: what crosses a process about them, and the decisions about orders. Pure.
+
+An order is what an operator asks for: replay, resolve, discard or, on the run, continue. It reaches the dead letter's
+workflow as a signal or as an update of the same shape.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints, TypeAdapter
+
+from redrive.contracts import FailedCycle, Message, Name, StepSnapshot, Text255
+from redrive.policy import RetryPolicy
+
+REASON_LIMIT: Final = 4096
+MAX_REPLAYS: Final = 10
+SNAPSHOT_LIMIT: Final = 64 * 1024
+ANSWERS_KEPT: Final = 100
+
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)]
+
+
+class LetterStatus(StrEnum):
+    """Where a dead letter is."""
+
+    PENDING = "pending"
+    REPLAYING = "replaying"
+    REPLAYED = "replayed"
+    RESOLVED = "resolved"
+    DISCARDED = "discarded"
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether nothing can be ordered any more."""
+        return self not in {LetterStatus.PENDING, LetterStatus.REPLAYING}
+
+
+class Mode(StrEnum):
+    """How far a replay goes."""
+
+    STEP_ONLY = "STEP_ONLY"
+    FROM_STEP = "FROM_STEP"
+
+
+class LetterSignal(StrEnum):
+    """Signals of the dead letter's workflow beside the orders. `exhausted` and `outcome` come from its owner."""
+
+    EXHAUSTED = "exhausted"
+    OUTCOME = "outcome"
+
+
+class OwnerSignal(StrEnum):
+    """The signal by which a dead letter hands an accepted order to the workflow that owns it."""
+
+    ORDER = "order"
+
+
+class Verb(StrEnum):
+    """Orders; also the names of the signals and updates that carry them."""
+
+    REPLAY = "replay"
+    RESOLVE = "resolve"
+    DISCARD = "discard"
+    CONTINUE = "continue"
+
+
+class _Order(Message):
+    request_id: Text255 = Field(description="the same id again is the same order, and gets the first answer")
+    requested_by: Text255
+    reason: Reason
+
+
+class Replay(_Order):
+    """Run a parked step again."""
+
+    verb: Literal[Verb.REPLAY] = Verb.REPLAY
+    mode: Mode = Mode.FROM_STEP
+    from_step: Name | None = Field(default=None, description="at or before the failed one; none: the failed one")
+    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on the step's input")
+    policy: dict[str, Any] | None = Field(default=None, description="fields of the policy to change for this cycle")
+
+
+class Resolve(_Order):
+    """Let the run go on as if the step had returned this output."""
+
+    verb: Literal[Verb.RESOLVE] = Verb.RESOLVE
+    output: dict[str, Any]
+
+
+class Discard(_Order):
+    """Give up: the run ends FAILED."""
+
+    verb: Literal[Verb.DISCARD] = Verb.DISCARD
+
+
+class Continue(_Order):
+    """Let a run that stopped after a STEP_ONLY replay go on with its later steps."""
+
+    verb: Literal[Verb.CONTINUE] = Verb.CONTINUE
+
+
+LetterOrder = Annotated[Replay | Resolve | Discard, Field(discriminator="verb")]
+Order = Annotated[Replay | Resolve | Discard | Continue, Field(discriminator="verb")]
+ORDERS: Final[TypeAdapter[Replay | Resolve | Discard | Continue]] = TypeAdapter(Order)
+
+
+class Answer(Message):
+    """What became of an order."""
+
+    request_id: str
+    accepted: bool
+    message: str
+    status: LetterStatus | None = None
+
+
+class LetterId(Message):
+    """Which dead letter: one for each (run, step), for ever."""
+
+    tenant: str
+    run_id: str
+    step: str
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the dead letter's workflow."""
+        return f"dead-letter-{self.run_id}-{self.step}"
+
+
+class ExhaustedReport(Message):
+    """What a run tells when one of its steps is exhausted. `document` is the true input: it is redacted, then dropped."""
+
+    letter: LetterId
+    pipeline: str
+    snapshot: StepSnapshot
+    cycle: FailedCycle
+    document: dict[str, Any]
+    correlation_id: str
+    key: str | None
+    at: datetime
+
+
+class Exhausted(Message):
+    """A step was exhausted: the facts of the record, redacted."""
+
+    letter: LetterId
+    pipeline: str
+    cycle: FailedCycle
+    payload: Any
+    config: RetryPolicy
+    correlation_id: str
+    key: str | None
+    at: datetime
+
+
+class Ending(StrEnum):
+    """How a replay ended for a dead letter."""
+
+    SUCCEEDED = "succeeded"
+    BLOCKED = "blocked"
+    CANCELED = "canceled"
+    ORPHANED = "orphaned"
+
+
+class Outcome(Message):
+    """What a run tells a dead letter of one of its steps after it went on. Exhausted again is `Exhausted`."""
+
+    ending: Ending
+    request_id: str | None = None
+    blocked_by: str | None = Field(default=None, description="the earlier step that is dead now")
+
+
+class RunDocument(Message):
+    """What an order is checked against: the steps of a parked run and its true document."""
+
+    steps: list[StepSnapshot]
+    document: dict[str, Any]
+    parked_at: str | None
+
+
+class LetterState(Message):
+    """What a dead letter's workflow knows; carried over when its history is cut short."""
+
+    letter: LetterId
+    status: LetterStatus = LetterStatus.PENDING
+    pipeline: str = ""
+    cycle: FailedCycle | None = None
+    cycles: int = 0
+    replays: int = 0
+    blocked_by: str | None = None
+    orphaned: bool = False
+    order: Annotated[Replay | Resolve | Discard, Field(discriminator="verb")] | None = None
+    answers: dict[str, Answer] = Field(default_factory=dict)
+
+
+class LetterInput(Message):
+    """What starts a dead letter's workflow."""
+
+    letter: LetterId
+    state: LetterState | None = None
+
+
+class MalformedOrder(Message):
+    """An order that could not be read."""
+
+    verb: Verb
+    problem: str
+
+
+class Alert(Message):
+    """Tell people that steps die: one alert for all failures that look alike within a time."""
+
+    letter: LetterId
+    pipeline: str
+    fingerprint: str
+    category: str
+    error_type: str
+    message: str
+    attempts: int
+    count: int = Field(description="how many dead letters looked alike since the last alert, this one included")
+
+
+class LetterRecorded(Message):
+    """What the record says after a cycle was written, and the alert that is due."""
+
+    state: LetterState
+    alert: Alert | None = None
+
+
+class OutcomeRequest(Message):
+    """How a replay ended, and of which dead letter."""
+
+    letter: LetterId
+    outcome: Outcome
+
+
+class OrderRequest(Message):
+    """An order, and the state of the dead letter that it meets."""
+
+    letter: LetterId
+    order: LetterOrder
+    refusal: str | None
+    status: LetterStatus
+
+
+def refusal(state: LetterState, order: Replay | Resolve | Discard, max_replays: int = MAX_REPLAYS) -> str | None:
+    """Say why a dead letter cannot take an order now, or None. What only the run knows is checked with the run."""
+    if state.status.closed:
+        return f"the dead letter is {state.status}: there is nothing left to {order.verb}"
+    if state.status is LetterStatus.REPLAYING:
+        by = f" (order {state.order.request_id!r} of {state.order.requested_by!r})" if state.order else ""
+        return f"a replay is under way{by}: wait for its outcome"
+    if state.blocked_by:
+        return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
+    if isinstance(order, Replay):
+        if state.replays >= max_replays:
+            return f"replayed {state.replays} times already, the limit: resolve or discard it"
+        if order.from_step and order.mode is Mode.STEP_ONLY and order.from_step != state.letter.step:
+            return f"from_step {order.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
+    return None
+
+
+def status_after(order: Replay | Resolve | Discard) -> LetterStatus:
+    """Return the status that an accepted order gives."""
+    match order:
+        case Replay():
+            return LetterStatus.REPLAYING
+        case Resolve():
+            return LetterStatus.RESOLVED
+        case Discard():
+            return LetterStatus.DISCARDED
+
+
+def status_after_outcome(outcome: Outcome) -> LetterStatus:
+    """Return the status that an outcome gives."""
+    match outcome.ending:
+        case Ending.SUCCEEDED:
+            return LetterStatus.REPLAYED
+        case Ending.BLOCKED | Ending.ORPHANED:
+            return LetterStatus.PENDING
+        case Ending.CANCELED:
+            return LetterStatus.DISCARDED

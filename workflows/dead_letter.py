@@ -1,0 +1,240 @@
+"""One dead letter: keeps its record in Postgres, takes operators' orders, hands them to the run, learns the outcome.
+
+It knows its owner only by workflow id and by the signals in `redrive.dead_letters`. Everything that reaches it goes
+through one inbox and is handled one after another: of two orders at once, one wins.
+"""
+
+from collections import deque
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, SearchAttribute, Workflow
+    from redrive.dead_letters import (
+        ANSWERS_KEPT,
+        Answer,
+        Discard,
+        Ending,
+        Exhausted,
+        LetterInput,
+        LetterRecorded,
+        LetterSignal,
+        LetterState,
+        LetterStatus,
+        MalformedOrder,
+        OrderRequest,
+        Outcome,
+        OutcomeRequest,
+        OwnerSignal,
+        Replay,
+        Resolve,
+        Verb,
+        refusal,
+        status_after,
+        status_after_outcome,
+    )
+    from workflows.details import letter_details
+    from workflows.inputs import read_order
+
+LOCAL_TIMEOUT = timedelta(seconds=10)
+ALERT_TIMEOUT = timedelta(seconds=30)
+ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))
+
+LetterOrder = Replay | Resolve | Discard
+
+
+@workflow.defn(name=Workflow.DEAD_LETTER)
+class DeadLetter:
+    """Keep one dead letter until it is replayed, resolved or discarded."""
+
+    @workflow.init
+    def __init__(self, given: LetterInput) -> None:
+        self._state = given.state or LetterState(letter=given.letter)
+        self._loaded = given.state is not None
+        self._inbox: deque[Exhausted | Outcome | LetterOrder | MalformedOrder] = deque()
+
+    @workflow.run
+    async def run(self, given: LetterInput) -> LetterStatus:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._inbox) or self._should_continue_as_new())
+            if self._inbox:
+                await self._handle(self._inbox.popleft())
+                self._describe()
+            if self._inbox:
+                continue
+            if self._state.status.closed:
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                if not self._inbox:
+                    return self._state.status
+            elif self._should_continue_as_new():
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                if not self._inbox:
+                    workflow.continue_as_new(LetterInput(letter=given.letter, state=self._state))
+
+    @workflow.signal(name=LetterSignal.EXHAUSTED)
+    def exhausted(self, message: Exhausted) -> None:
+        """Take note that the step was exhausted (again)."""
+        self._inbox.append(message)
+
+    @workflow.signal(name=LetterSignal.OUTCOME)
+    def outcome(self, outcome: Outcome) -> None:
+        """Take note of how a replay ended."""
+        self._inbox.append(outcome)
+
+    @workflow.signal(name=Verb.REPLAY)
+    def replay(self, raw: RawValue) -> None:
+        """Run the parked step again."""
+        self._take(Verb.REPLAY, raw)
+
+    @workflow.signal(name=Verb.RESOLVE)
+    def resolve(self, raw: RawValue) -> None:
+        """Let the run go on with a given output."""
+        self._take(Verb.RESOLVE, raw)
+
+    @workflow.signal(name=Verb.DISCARD)
+    def discard(self, raw: RawValue) -> None:
+        """Give up: the run ends FAILED."""
+        self._take(Verb.DISCARD, raw)
+
+    @workflow.update(name=Verb.REPLAY)
+    async def replay_now(self, raw: RawValue) -> Answer:
+        """Run the parked step again, and say whether it will."""
+        return await self._answer(Verb.REPLAY, raw)
+
+    @workflow.update(name=Verb.RESOLVE)
+    async def resolve_now(self, raw: RawValue) -> Answer:
+        """Let the run go on with a given output, and say whether it will."""
+        return await self._answer(Verb.RESOLVE, raw)
+
+    @workflow.update(name=Verb.DISCARD)
+    async def discard_now(self, raw: RawValue) -> Answer:
+        """Give up, and say whether that was possible."""
+        return await self._answer(Verb.DISCARD, raw)
+
+    def _take(self, verb: Verb, raw: RawValue) -> LetterOrder | MalformedOrder:
+        order = read_order(raw, verb)
+        entry = MalformedOrder(verb=verb, problem=order) if isinstance(order, str) else order
+        if isinstance(entry, Replay | Resolve | Discard | MalformedOrder):
+            self._inbox.append(entry)
+            return entry
+        raise ApplicationError(f"{verb!r} is not an order for a dead letter", non_retryable=True)
+
+    async def _answer(self, verb: Verb, raw: RawValue) -> Answer:
+        order = self._take(verb, raw)
+        if isinstance(order, MalformedOrder):
+            return Answer(request_id="", accepted=False, message=order.problem, status=self._state.status)
+        await workflow.wait_condition(lambda: order.request_id in self._state.answers)
+        return self._state.answers[order.request_id]
+
+    async def _handle(self, message: Exhausted | Outcome | LetterOrder | MalformedOrder) -> None:
+        match message:
+            case Exhausted():
+                await self._on_exhausted(message)
+            case Outcome():
+                await self._on_outcome(message)
+            case MalformedOrder():
+                await self._record(Activity.RECORD_REFUSAL, self._state.letter, message)
+            case Replay() | Resolve() | Discard():
+                await self._on_order(message)
+
+    async def _on_exhausted(self, message: Exhausted) -> None:
+        recorded: LetterRecorded = await workflow.execute_local_activity(
+            Activity.RECORD_EXHAUSTED, message, result_type=LetterRecorded, start_to_close_timeout=LOCAL_TIMEOUT
+        )
+        answers, cycle = self._state.answers, message.cycle
+        self._state = recorded.state.model_copy(update={"answers": answers, "cycle": cycle})
+        self._loaded = True
+        self._upsert()
+        if recorded.alert:
+            # Not waited for: a dead alert channel must not hold up orders.
+            workflow.start_activity(
+                Activity.RAISE_ALERT,
+                recorded.alert,
+                start_to_close_timeout=ALERT_TIMEOUT,
+                retry_policy=ALERT_RETRIES,
+                summary="alert",
+            )
+
+    async def _on_order(self, order: LetterOrder) -> None:
+        await self._load()
+        answers = self._state.answers
+        if order.request_id not in answers:
+            request = OrderRequest(
+                letter=self._state.letter,
+                order=order,
+                refusal=refusal(self._state, order),
+                status=self._state.status,
+            )
+            answer: Answer = await workflow.execute_local_activity(
+                Activity.RECORD_ORDER, request, result_type=Answer, start_to_close_timeout=LOCAL_TIMEOUT
+            )
+            answers[order.request_id] = answer
+            while len(answers) > ANSWERS_KEPT:
+                answers.pop(next(iter(answers)))
+            if answer.accepted:
+                await self._forward(order)
+
+    async def _forward(self, order: LetterOrder) -> None:
+        """Hand an accepted order to the run."""
+        self._state.status = status_after(order)
+        if isinstance(order, Replay):
+            self._state.order = order
+            self._state.replays += 1
+        self._upsert()
+        try:
+            await workflow.get_external_workflow_handle(self._state.letter.run_id).signal(OwnerSignal.ORDER, order)
+        except ApplicationError:
+            # The run ended between the check and the signal.
+            await self._on_outcome(Outcome(ending=Ending.ORPHANED, request_id=order.request_id))
+
+    async def _on_outcome(self, outcome: Outcome) -> None:
+        await self._load()
+        if self._state.status in {LetterStatus.RESOLVED, LetterStatus.DISCARDED, LetterStatus.REPLAYED}:
+            return
+        await self._record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
+        self._state.status = status_after_outcome(outcome)
+        self._state.blocked_by = outcome.blocked_by
+        self._state.orphaned = outcome.ending is Ending.ORPHANED
+        self._state.order = None
+        self._upsert()
+
+    async def _load(self) -> None:
+        """Read the record, when an order has started this workflow anew after the letter was closed."""
+        if self._loaded:
+            return
+        found: LetterState | None = await workflow.execute_local_activity(
+            Activity.LOAD_LETTER,
+            self._state.letter,
+            result_type=LetterState | None,  # type: ignore[arg-type]  # a union is a type for the converter
+            start_to_close_timeout=LOCAL_TIMEOUT,
+        )
+        if found:
+            self._state = found
+        else:
+            self._state.status = LetterStatus.DISCARDED
+        self._loaded = True
+
+    async def _record(self, activity: Activity, *arguments: object) -> None:
+        await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
+
+    def _should_continue_as_new(self) -> bool:
+        return workflow.info().is_continue_as_new_suggested()
+
+    def _describe(self) -> None:
+        workflow.set_current_details(letter_details(self._state))
+
+    def _upsert(self) -> None:
+        state = self._state
+        values = {
+            SearchAttribute.TENANT: state.letter.tenant,
+            SearchAttribute.PIPELINE: state.pipeline,
+            SearchAttribute.STATUS: state.status,
+            SearchAttribute.FAILED_STEP: state.letter.step,
+            SearchAttribute.CATEGORY: state.cycle.category if state.cycle else None,
+        }
+        workflow.upsert_search_attributes(
+            [SearchAttributeKey.for_keyword(name).value_set(value) for name, value in values.items() if value]
+        )

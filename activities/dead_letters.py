@@ -1,5 +1,7 @@
 """The side effects of a dead letter: its record in Postgres, the checks of an order with the run, the first report."""
 
+from dataclasses import dataclass
+
 from pydantic import ValidationError
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
@@ -12,7 +14,7 @@ from temporalio.common import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import Activity, Query, SearchAttribute, StepSnapshot, Workflow
+from redrive.contracts import Activity, Query, RunInput, SearchAttribute, StepSnapshot, Workflow
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Alert,
@@ -22,6 +24,7 @@ from redrive.dead_letters import (
     ExhaustedReport,
     LetterId,
     LetterInput,
+    LetterOrder,
     LetterRecorded,
     LetterSignal,
     LetterState,
@@ -31,15 +34,20 @@ from redrive.dead_letters import (
     OutcomeRequest,
     Replay,
     Resolve,
+    Restart,
     RunDocument,
+    Verb,
+    restarted,
     status_after,
 )
 from redrive.documents import json_size, merge_patch, step_input, validation_sentence
 from redrive.fingerprints import fingerprint
+from redrive.keys import run_id_for_key
 from redrive.logs import get_logger
 from redrive.modules import Registry
 from redrive.policy import RetryPolicy
 from redrive.redaction import Redactor
+from redrive.starting import start_run
 from store import alerts, dead_letters
 from store.database import Database
 
@@ -114,16 +122,14 @@ class DeadLetterActivities:
         earlier = await dead_letters.first_answer(pool, letter, order.request_id)
         if earlier:
             return earlier
-        problem, orphaned = request.refusal, False
-        if problem is None:
-            problem, orphaned = await self._check_with_run(letter, order)
-        if problem is not None:
-            answer = Answer(request_id=order.request_id, accepted=False, message=problem, status=request.status)
-            await dead_letters.put_refused(pool, letter, order, answer, orphaned=orphaned)
+        verdict = _Verdict(request.refusal) if request.refusal else await self._check(letter, order)
+        if verdict.problem is not None:
+            answer = Answer(request_id=order.request_id, accepted=False, message=verdict.problem, status=request.status)
+            await dead_letters.put_refused(pool, letter, order, answer, orphaned=verdict.orphaned)
         else:
-            status = status_after(order)
-            message = {LetterStatus.REPLAYING: "the run goes on"}.get(status, f"the dead letter is {status}")
-            answer = Answer(request_id=order.request_id, accepted=True, message=message, status=status)
+            answer = Answer(
+                request_id=order.request_id, accepted=True, message=verdict.message, status=status_after(order)
+            )
             await dead_letters.put_accepted(pool, letter, order, answer)
         log.info(
             "dead_letter.ordered",
@@ -134,7 +140,7 @@ class DeadLetterActivities:
             request_id=order.request_id,
             user_id=order.requested_by,
             accepted=answer.accepted,
-            error=problem,
+            error=verdict.problem,
         )
         return answer
 
@@ -161,32 +167,42 @@ class DeadLetterActivities:
         """Read the record's state."""
         return await dead_letters.load_state(await self._database.pool(), letter)
 
-    async def _check_with_run(self, letter: LetterId, order: Replay | Resolve | Discard) -> tuple[str | None, bool]:
-        """Say what stands against an order from the run's side, and whether the run is gone."""
+    async def _check(self, letter: LetterId, order: LetterOrder) -> "_Verdict":
+        """Say whether the run stands against an order, and whether it is gone."""
         handle = self._client.get_workflow_handle(letter.run_id)
         try:
             description = await handle.describe()
-            if description.status is not WorkflowExecutionStatus.RUNNING:
-                ended = description.status.name if description.status else "unknown"
-                return f"the run has ended ({ended}): `redrive dlq restart` starts it anew from this step", True
             run: RunDocument = await handle.query(Query.DOCUMENT, result_type=RunDocument)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return "the run is not in Temporal any more: nothing is left to go on with", True
+                return _Verdict("the run is not in Temporal any more: its history cannot be read", orphaned=True)
             raise
         except WorkflowQueryFailedError as error:
-            return f"the run does not answer: {error}", False
+            return _Verdict(f"the run does not answer: {error}")
+        gone = description.status is not WorkflowExecutionStatus.RUNNING
+        if isinstance(order, Restart):
+            return await self._restart(letter, run.run) if gone else _Verdict("the run is open: replay it instead")
+        if gone:
+            return _Verdict("the run has ended: `restart` starts it anew from this step", orphaned=True)
         if run.parked_at != letter.step:
-            return f"the run is not parked at {letter.step!r}", False
-        return self._order_problem(letter, order, run), False
+            return _Verdict(f"the run is not parked at {letter.step!r}")
+        return _Verdict(self._order_problem(letter, order, run), message=_MESSAGES[order.verb])
 
-    def _order_problem(self, letter: LetterId, order: Replay | Resolve | Discard, run: RunDocument) -> str | None:
+    async def _restart(self, letter: LetterId, run: RunInput) -> "_Verdict":
+        """Start the next generation of a run that is gone, with the steps before the dead one done."""
+        anew = restarted(run, letter)
+        run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, anew.generation)
+        # Starting twice is one run: the id is computed.
+        await start_run(self._client, self._task_queue, run_id, anew)
+        return _Verdict(message=f"started anew as {run_id}")
+
+    def _order_problem(self, letter: LetterId, order: LetterOrder, run: RunDocument) -> str | None:
         match order:
             case Replay():
                 return self._replay_problem(letter, order, run)
             case Resolve():
                 return self._output_problem(letter.step, order)
-            case Discard():
+            case Discard() | Restart():
                 return None
 
     def _replay_problem(self, letter: LetterId, order: Replay, run: RunDocument) -> str | None:
@@ -210,7 +226,8 @@ class DeadLetterActivities:
         patch = order.input_patch or {}
         unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
         if unknown:
-            return f"input_patch.{unknown[0]}: {snapshot.name!r} reads no such field; it reads {', '.join(module.reads or [])}"
+            known = ", ".join(module.reads or [])
+            return f"input_patch.{unknown[0]}: {snapshot.name!r} reads no such field; it reads {known}"
         try:
             module.validate(merge_patch(step_input(run.document, module.reads), patch))
         except ValidationError as error:
@@ -226,6 +243,22 @@ class DeadLetterActivities:
         except ValidationError as error:
             return f"output: does not fit what {step!r} returns: {validation_sentence(error)}"
         return None
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What stands against an order, if anything; else what to tell the operator."""
+
+    problem: str | None = None
+    orphaned: bool = False
+    message: str = ""
+
+
+_MESSAGES = {
+    Verb.REPLAY: "the run goes on",
+    Verb.RESOLVE: "the run goes on with the given output",
+    Verb.DISCARD: "the run ends FAILED",
+}
 
 
 def _alert(message: Exhausted, mark: str, count: int) -> Alert:

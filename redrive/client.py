@@ -13,14 +13,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.connection import connect_temporal
@@ -35,7 +28,6 @@ from redrive.contracts import (
     RunStatus,
     RunSummary,
     RunView,
-    SearchAttribute,
     StartedRun,
     StepSnapshot,
     Workflow,
@@ -51,8 +43,10 @@ from redrive.errors import (
 )
 from redrive.keys import check_key, new_run_id, run_id_for_key
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
+from redrive.operators import DeadLetters
 from redrive.pending import with_pending
 from redrive.settings import Settings
+from redrive.starting import start_run
 from redrive.visibility import execution_status, runs_query, summary
 
 ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -66,6 +60,7 @@ class Redrive:
         self._client = client
         self._task_queue = task_queue
         self._registry = registry
+        self.dead_letters = DeadLetters(client, task_queue)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
@@ -110,22 +105,12 @@ class Redrive:
 
     async def _start(self, run_id: str, order: RunInput) -> StartedRun:
         try:
-            await self._client.start_workflow(
-                Workflow.MODULE_RUN,
-                order,
-                id=run_id,
-                task_queue=self._task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                search_attributes=_search_attributes(order),
-                static_summary=f"{order.pipeline} of tenant {order.tenant}",
-            )
-        except WorkflowAlreadyStartedError:
-            view = await self._describe(run_id)
-            return StartedRun(run_id=run_id, is_cached=True, status=execution_status(view))
+            new = await start_run(self._client, self._task_queue, run_id, order)
         except RPCError as error:
             raise _unavailable(error) from error
-        return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
+        if new:
+            return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
+        return StartedRun(run_id=run_id, is_cached=True, status=execution_status(await self._describe(run_id)))
 
     async def status(self, run_id: str) -> RunView:
         """Return where a run is: steps, attempts, the next retry, errors."""
@@ -222,16 +207,6 @@ class Redrive:
             ) from error
         except RPCError as error:
             raise _unavailable(error) from error
-
-
-def _search_attributes(order: RunInput) -> TypedSearchAttributes:
-    values = {
-        SearchAttribute.TENANT: order.tenant,
-        SearchAttribute.PIPELINE: order.pipeline,
-        SearchAttribute.STATUS: RunStatus.RUNNING,
-    }
-    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values.items()]
-    return TypedSearchAttributes(pairs)
 
 
 def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:

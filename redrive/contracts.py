@@ -169,6 +169,7 @@ class RunInput(Message):
     tenant: Name = DEFAULT_TENANT
     steps: Annotated[list[StepSnapshot], Field(min_length=1, max_length=STEP_LIMIT)] | None = None
     key: Text255 | None = Field(default=None, description="idempotency key")
+    generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
     state: RunState | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter
 
-from redrive.contracts import FailedCycle, Message, Name, StepSnapshot, Text255
+from redrive.contracts import FailedCycle, Message, Name, RunInput, RunState, StepSnapshot, StepState, Text255
 from redrive.policy import RetryPolicy
 
 REASON_LIMIT: Final = 4096
@@ -62,6 +62,7 @@ class Verb(StrEnum):
     REPLAY = "replay"
     RESOLVE = "resolve"
     DISCARD = "discard"
+    RESTART = "restart"
     CONTINUE = "continue"
 
 
@@ -94,15 +95,21 @@ class Discard(_Order):
     verb: Literal[Verb.DISCARD] = Verb.DISCARD
 
 
+class Restart(_Order):
+    """Start a run anew from the failed step, when the run that the dead letter belongs to is gone."""
+
+    verb: Literal[Verb.RESTART] = Verb.RESTART
+
+
 class Continue(_Order):
     """Let a run that stopped after a STEP_ONLY replay go on with its later steps."""
 
     verb: Literal[Verb.CONTINUE] = Verb.CONTINUE
 
 
-LetterOrder = Annotated[Replay | Resolve | Discard, Field(discriminator="verb")]
-Order = Annotated[Replay | Resolve | Discard | Continue, Field(discriminator="verb")]
-ORDERS: Final[TypeAdapter[Replay | Resolve | Discard | Continue]] = TypeAdapter(Order)
+LetterOrder = Replay | Resolve | Discard | Restart
+Order = LetterOrder | Continue
+ORDERS: Final[TypeAdapter[Order]] = TypeAdapter(Annotated[Order, Field(discriminator="verb")])
 
 
 class Answer(Message):
@@ -128,7 +135,7 @@ class LetterId(Message):
 
 
 class ExhaustedReport(Message):
-    """What a run tells when one of its steps is exhausted. `document` is the true input: it is redacted, then dropped."""
+    """What a run tells when a step is exhausted. `document` is the true input: it is redacted, then dropped."""
 
     letter: LetterId
     pipeline: str
@@ -171,11 +178,20 @@ class Outcome(Message):
 
 
 class RunDocument(Message):
-    """What an order is checked against: the steps of a parked run and its true document."""
+    """What an order is checked against: a run's true input and state."""
 
-    steps: list[StepSnapshot]
-    document: dict[str, Any]
+    run: RunInput
     parked_at: str | None
+
+    @property
+    def steps(self) -> list[StepSnapshot]:
+        """The run's steps."""
+        return self.run.steps or []
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The payload, and the outputs of finished steps under their names."""
+        return self.run.payload | (self.run.state.outputs if self.run.state else {})
 
 
 class LetterState(Message):
@@ -189,7 +205,8 @@ class LetterState(Message):
     replays: int = 0
     blocked_by: str | None = None
     orphaned: bool = False
-    order: Annotated[Replay | Resolve | Discard, Field(discriminator="verb")] | None = None
+    order: Replay | None = Field(default=None, description="the replay that is under way")
+    exists: bool = True
     answers: dict[str, Answer] = Field(default_factory=dict)
 
 
@@ -238,13 +255,15 @@ class OrderRequest(Message):
     """An order, and the state of the dead letter that it meets."""
 
     letter: LetterId
-    order: LetterOrder
+    order: LetterOrder = Field(discriminator="verb")
     refusal: str | None
     status: LetterStatus
 
 
-def refusal(state: LetterState, order: Replay | Resolve | Discard, max_replays: int = MAX_REPLAYS) -> str | None:
+def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLAYS) -> str | None:
     """Say why a dead letter cannot take an order now, or None. What only the run knows is checked with the run."""
+    if not state.exists:
+        return f"step {state.letter.step!r} of run {state.letter.run_id!r} has no dead letter"
     if state.status.closed:
         return f"the dead letter is {state.status}: there is nothing left to {order.verb}"
     if state.status is LetterStatus.REPLAYING:
@@ -252,20 +271,23 @@ def refusal(state: LetterState, order: Replay | Resolve | Discard, max_replays: 
         return f"a replay is under way{by}: wait for its outcome"
     if state.blocked_by:
         return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
-    if isinstance(order, Replay):
-        if state.replays >= max_replays:
-            return f"replayed {state.replays} times already, the limit: resolve or discard it"
-        if order.from_step and order.mode is Mode.STEP_ONLY and order.from_step != state.letter.step:
-            return f"from_step {order.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
+    return _replay_refusal(state, order, max_replays) if isinstance(order, Replay) else None
+
+
+def _replay_refusal(state: LetterState, order: Replay, max_replays: int) -> str | None:
+    if state.replays >= max_replays:
+        return f"replayed {state.replays} times already, the limit: resolve or discard it"
+    if order.from_step not in {None, state.letter.step} and order.mode is Mode.STEP_ONLY:
+        return f"from_step {order.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
     return None
 
 
-def status_after(order: Replay | Resolve | Discard) -> LetterStatus:
+def status_after(order: LetterOrder) -> LetterStatus:
     """Return the status that an accepted order gives."""
     match order:
         case Replay():
             return LetterStatus.REPLAYING
-        case Resolve():
+        case Resolve() | Restart():
             return LetterStatus.RESOLVED
         case Discard():
             return LetterStatus.DISCARDED
@@ -280,3 +302,19 @@ def status_after_outcome(outcome: Outcome) -> LetterStatus:
             return LetterStatus.PENDING
         case Ending.CANCELED:
             return LetterStatus.DISCARDED
+
+
+def restarted(run: RunInput, letter: LetterId) -> RunInput:
+    """Return the input of the run that takes the place of one that is gone, from the dead step on."""
+    state = run.state or RunState(steps=[])
+    names = [step.name for step in state.steps]
+    first = names.index(letter.step)
+    steps = [
+        step if position < first else StepState(name=step.name, max_attempts=step.max_attempts)
+        for position, step in enumerate(state.steps)
+    ]
+    outputs = {name: output for name, output in state.outputs.items() if name in names[:first]}
+    patches = {name: patch for name, patch in state.patches.items() if name not in names[:first]}
+    return run.model_copy(
+        update={"state": RunState(steps=steps, outputs=outputs, patches=patches), "generation": run.generation + 1}
+    )

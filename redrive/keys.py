@@ -32,6 +32,11 @@ def new_run_id() -> str:
     return "run-" + uuid_utils.uuid7().hex
 
 
+def new_request_id() -> str:
+    """Return a fresh id for an order."""
+    return uuid_utils.uuid7().hex
+
+
 def step_key(run_id: str, step: str, operation: str) -> str:
     """Return the key that every attempt of a step sends with one of its calls."""
     return f"{run_id}:{step}:{operation}"

@@ -16,10 +16,12 @@ with workflow.unsafe.imports_passed_through():
     from redrive.dead_letters import (
         ANSWERS_KEPT,
         Answer,
+        Continue,
         Discard,
         Ending,
         Exhausted,
         LetterInput,
+        LetterOrder,
         LetterRecorded,
         LetterSignal,
         LetterState,
@@ -31,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         OwnerSignal,
         Replay,
         Resolve,
+        Restart,
         Verb,
         refusal,
         status_after,
@@ -42,8 +45,6 @@ with workflow.unsafe.imports_passed_through():
 LOCAL_TIMEOUT = timedelta(seconds=10)
 ALERT_TIMEOUT = timedelta(seconds=30)
 ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))
-
-LetterOrder = Replay | Resolve | Discard
 
 
 @workflow.defn(name=Workflow.DEAD_LETTER)
@@ -99,6 +100,11 @@ class DeadLetter:
         """Give up: the run ends FAILED."""
         self._take(Verb.DISCARD, raw)
 
+    @workflow.signal(name=Verb.RESTART)
+    def restart(self, raw: RawValue) -> None:
+        """Start the run anew from this step, when it is gone."""
+        self._take(Verb.RESTART, raw)
+
     @workflow.update(name=Verb.REPLAY)
     async def replay_now(self, raw: RawValue) -> Answer:
         """Run the parked step again, and say whether it will."""
@@ -114,13 +120,18 @@ class DeadLetter:
         """Give up, and say whether that was possible."""
         return await self._answer(Verb.DISCARD, raw)
 
+    @workflow.update(name=Verb.RESTART)
+    async def restart_now(self, raw: RawValue) -> Answer:
+        """Start the run anew from this step when it is gone, and say what its new id is."""
+        return await self._answer(Verb.RESTART, raw)
+
     def _take(self, verb: Verb, raw: RawValue) -> LetterOrder | MalformedOrder:
         order = read_order(raw, verb)
+        if isinstance(order, Continue):
+            order = "not an order for a dead letter"
         entry = MalformedOrder(verb=verb, problem=order) if isinstance(order, str) else order
-        if isinstance(entry, Replay | Resolve | Discard | MalformedOrder):
-            self._inbox.append(entry)
-            return entry
-        raise ApplicationError(f"{verb!r} is not an order for a dead letter", non_retryable=True)
+        self._inbox.append(entry)
+        return entry
 
     async def _answer(self, verb: Verb, raw: RawValue) -> Answer:
         order = self._take(verb, raw)
@@ -137,7 +148,7 @@ class DeadLetter:
                 await self._on_outcome(message)
             case MalformedOrder():
                 await self._record(Activity.RECORD_REFUSAL, self._state.letter, message)
-            case Replay() | Resolve() | Discard():
+            case Replay() | Resolve() | Discard() | Restart():
                 await self._on_order(message)
 
     async def _on_exhausted(self, message: Exhausted) -> None:
@@ -184,6 +195,8 @@ class DeadLetter:
             self._state.order = order
             self._state.replays += 1
         self._upsert()
+        if isinstance(order, Restart):
+            return
         try:
             await workflow.get_external_workflow_handle(self._state.letter.run_id).signal(OwnerSignal.ORDER, order)
         except ApplicationError:
@@ -211,10 +224,7 @@ class DeadLetter:
             result_type=LetterState | None,  # type: ignore[arg-type]  # a union is a type for the converter
             start_to_close_timeout=LOCAL_TIMEOUT,
         )
-        if found:
-            self._state = found
-        else:
-            self._state.status = LetterStatus.DISCARDED
+        self._state = found or self._state.model_copy(update={"exists": False, "status": LetterStatus.DISCARDED})
         self._loaded = True
 
     async def _record(self, activity: Activity, *arguments: object) -> None:

@@ -55,7 +55,8 @@ def _how_to_replay() -> list[str]:
         '{"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}',
         "```",
         "",
-        'Add `"mode": "STEP_ONLY"`, `"from_step": "…"`, `"input_patch": {…}` or `"policy": {"max_attempts": 5}` as needed. '
+        'Add `"mode": "STEP_ONLY"`, `"from_step": "…"`, `"input_patch": {…}` or `"policy": {"max_attempts": 5}` '
+        "as needed. "
         'The signals `resolve` (with `"output": {…}`) and `discard` close it.',
     ]
 

@@ -10,7 +10,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import RunInput
-from redrive.dead_letters import ORDERS, Continue, Discard, Replay, Resolve, Verb
+from redrive.dead_letters import ORDERS, Order, Verb
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
 
@@ -33,7 +33,7 @@ def _refusal(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
 
 
-def read_order(raw: RawValue, verb: Verb | None = None) -> Replay | Resolve | Discard | Continue | str:
+def read_order(raw: RawValue, verb: Verb | None = None) -> Order | str:
     """Return an operator's order, or say what is wrong with it. `verb` is the signal's name, if that tells it."""
     try:
         value = from_json(raw.payload.data, allow_inf_nan=False)

@@ -38,10 +38,12 @@ with workflow.unsafe.imports_passed_through():
         LetterId,
         LetterSignal,
         Mode,
+        Order,
         Outcome,
         OwnerSignal,
         Replay,
         Resolve,
+        Restart,
         RunDocument,
         Verb,
     )
@@ -68,7 +70,7 @@ class ModuleRun:
         self._state = RunState(steps=[])
         self._status = RunStatus.PENDING
         self._error: str | None = None
-        self._inbox: deque[Replay | Resolve | Discard | Continue] = deque()
+        self._inbox: deque[Order] = deque()
         self._strays: deque[tuple[str, RawValue]] = deque()
 
     @workflow.run
@@ -111,10 +113,10 @@ class ModuleRun:
     @workflow.query(name=Query.DOCUMENT)
     def document(self) -> RunDocument:
         """Answer what an order is checked against."""
-        payload = self._order.payload if self._order else {}
-        steps = (self._order.steps if self._order else None) or []
+        if self._order is None:
+            raise ApplicationError("the run has not begun yet")
         parked = next((step.name for step in self._state.steps if step.status is StepStatus.DLQ), None)
-        return RunDocument(steps=steps, document=payload | self._state.outputs, parked_at=parked)
+        return RunDocument(run=self._order.model_copy(update={"state": self._state}), parked_at=parked)
 
     @workflow.signal(name=OwnerSignal.ORDER)
     def take_order(self, raw: RawValue) -> None:
@@ -303,7 +305,7 @@ class ModuleRun:
             if later.name in self._state.letters:
                 await self._signal_letter(later.name, LetterSignal.OUTCOME, outcome)
 
-    def _carry_out(self, order: Replay | Resolve | Discard | Continue, step: StepState) -> None:
+    def _carry_out(self, order: Order, step: StepState) -> None:
         """Do what an accepted order says with the step that the run is parked at."""
         match order:
             case Replay():
@@ -315,8 +317,8 @@ class ModuleRun:
             case Discard():
                 self._state.letters.pop(step.name, None)
                 self._fail(step, f"discarded by {order.requested_by}: {order.reason}")
-            case Continue():
-                pass
+            case Restart() | Continue():
+                workflow.logger.warning("run.order_ignored: %s", order.verb)
 
     def _restart_from(self, order: Replay, dead: StepState) -> None:
         names = [step.name for step in self._state.steps]

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import httpx
 from temporalio.client import Client
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -21,11 +22,13 @@ from activities.catalog import CatalogActivities
 from activities.dead_letters import DeadLetterActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
+from activities.stock import keep_gauges
 from redrive.connection import connect_temporal, database_url
-from redrive.errors import RedriveError, Unavailable
+from redrive.errors import InvalidInput, RedriveError, Unavailable
 from redrive.http import new_http_client
 from redrive.loading import load_modules
 from redrive.logs import configure_logging, get_logger
+from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
 from redrive.settings import Settings
@@ -41,7 +44,12 @@ CONNECT_INTERVAL = 2.0
 
 
 def build_worker(
-    client: Client, http: httpx.AsyncClient, database: Database, settings: Settings, registry: Registry
+    client: Client,
+    http: httpx.AsyncClient,
+    database: Database,
+    settings: Settings,
+    registry: Registry,
+    metrics: Metrics,
 ) -> Worker:
     """Put a worker together."""
     redactor = Redactor(settings.redacted_keys)
@@ -52,9 +60,10 @@ def build_worker(
         user_header=settings.user_header,
         generation=settings.build_id,
         redactor=redactor,
+        metrics=metrics,
     )
     catalog = CatalogActivities(registry, settings.build_id)
-    letters = DeadLetterActivities(client, database, registry, redactor, task_queue=settings.task_queue)
+    letters = DeadLetterActivities(client, database, registry, redactor, metrics, task_queue=settings.task_queue)
     alerts = AlertActivities(http, settings.alerts)
     return Worker(
         client,
@@ -87,18 +96,36 @@ def build_worker(
 @contextlib.asynccontextmanager
 async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGISTRY) -> AsyncIterator[Worker]:
     """Connect and run a worker for as long as the context lasts."""
-    client = await _connect(settings)
+    runtime = _runtime(settings)
+    metrics = Metrics(runtime.metric_meter) if runtime else Metrics()
+    client = await _connect(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
-            async with build_worker(client, http, database, settings, registry) as worker:
-                yield worker
+            async with build_worker(client, http, database, settings, registry, metrics) as worker:
+                gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
+                try:
+                    yield worker
+                finally:
+                    if gauges:
+                        gauges.cancel()
 
 
-async def _connect(settings: Settings) -> Client:
+def _runtime(settings: Settings) -> Runtime | None:
+    """Serve metrics where the settings say, if they do."""
+    if settings.metrics_address is None:
+        return None
+    prometheus = PrometheusConfig(bind_address=settings.metrics_address, durations_as_seconds=True)
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=prometheus))
+    except ValueError as error:
+        raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
+
+
+async def _connect(settings: Settings, runtime: Runtime | None) -> Client:
     """Wait for Temporal: a worker that starts before it, or while it restarts, has nothing better to do."""
     while True:
         try:
-            return await connect_temporal(settings)
+            return await connect_temporal(settings, runtime)
         except Unavailable as error:
             log.warning("worker.waiting", error=str(error))
             await asyncio.sleep(CONNECT_INTERVAL)

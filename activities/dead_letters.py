@@ -1,6 +1,7 @@
 """The side effects of a dead letter: its record in Postgres, the checks of an order with the run, the first report."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
 from temporalio import activity
@@ -44,6 +45,7 @@ from redrive.documents import json_size, merge_patch, step_input, validation_sen
 from redrive.fingerprints import fingerprint
 from redrive.keys import run_id_for_key
 from redrive.logs import get_logger
+from redrive.metrics import Metrics
 from redrive.modules import Registry
 from redrive.policy import RetryPolicy
 from redrive.redaction import Redactor
@@ -58,12 +60,20 @@ class DeadLetterActivities:
     """Keep dead letters."""
 
     def __init__(
-        self, client: Client, database: Database, registry: Registry, redactor: Redactor, *, task_queue: str
+        self,
+        client: Client,
+        database: Database,
+        registry: Registry,
+        redactor: Redactor,
+        metrics: Metrics,
+        *,
+        task_queue: str,
     ) -> None:
         self._client = client
         self._database = database
         self._registry = registry
         self._redactor = redactor
+        self._metrics = metrics
         self._task_queue = task_queue
 
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
@@ -112,6 +122,11 @@ class DeadLetterActivities:
             correlation_id=message.correlation_id,
         )
         count = await alerts.due(pool, message.letter.tenant, mark) if new else 0
+        if new:
+            took = max(datetime.now(UTC) - message.at, timedelta(0))
+            self._metrics.moved(message.pipeline, message.letter.step, message.cycle.category.value, took)
+            if message.cycle.cycle > 1:
+                self._metrics.replayed("exhausted")
         return LetterRecorded(state=state, alert=_alert(message, mark, count) if count else None)
 
     @activity.defn(name=Activity.RECORD_ORDER)
@@ -131,6 +146,8 @@ class DeadLetterActivities:
                 request_id=order.request_id, accepted=True, message=verdict.message, status=status_after(order)
             )
             await dead_letters.put_accepted(pool, letter, order, answer)
+        if isinstance(order, Replay):
+            self._metrics.replayed("accepted" if answer.accepted else "refused")
         log.info(
             "dead_letter.ordered",
             dlq_id=letter.workflow_id,
@@ -148,6 +165,7 @@ class DeadLetterActivities:
     async def record_outcome(self, request: OutcomeRequest) -> None:
         """Write down how a replay ended."""
         await dead_letters.put_outcome(await self._database.pool(), request.letter, request.outcome)
+        self._metrics.replayed(request.outcome.ending.value)
         log.info(
             "dead_letter.outcome",
             dlq_id=request.letter.workflow_id,

@@ -31,6 +31,7 @@ from redrive.errors import Category, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.logs import get_logger
+from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
 from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
@@ -83,6 +84,7 @@ class StepActivities:
         user_header: str,
         generation: str,
         redactor: Redactor,
+        metrics: Metrics,
     ) -> None:
         self._registry = registry
         self._http = http
@@ -90,6 +92,7 @@ class StepActivities:
         self._user_header = user_header
         self._generation = generation
         self._redactor = redactor
+        self._metrics = metrics
 
     @activity.defn(name=Activity.RUN_STEP)
     async def run_step(self, raw: RawValue) -> RawValue:
@@ -97,6 +100,7 @@ class StepActivities:
         this = _read_try(raw)
         with structlog.contextvars.bound_contextvars(**this.log_fields()), _heartbeats(this.earlier):
             log.debug("step.started")
+            self._metrics.attempted(this.order.pipeline, this.order.step.name)
             began = time.monotonic()
             try:
                 result = await self._attempt(this)
@@ -171,6 +175,7 @@ class StepActivities:
         attempts = with_attempt(this.earlier, entry)
         _log_failure(entry, verdict)
         if delay is not None:
+            self._metrics.retried(this.order.pipeline, this.order.step.name, verdict.category.value)
             activity.heartbeat(to_details(attempts))
         details = AttemptError(
             attempts=attempts,

@@ -6,6 +6,7 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
+from temporalio.runtime import Runtime
 
 from redrive.errors import Unavailable
 from redrive.settings import Settings
@@ -14,11 +15,11 @@ STACK_FILE = "stack.json"
 DEFAULT_ADDRESS = "localhost:7233"
 
 
-async def connect_temporal(settings: Settings) -> Client:
-    """Connect to Temporal, or say what to do when it does not answer."""
+async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -> Client:
+    """Connect to Temporal, or say what to do when it does not answer. `runtime` is where its metrics go."""
     config = _connect_config(settings)
     try:
-        return await Client.connect(**config, data_converter=pydantic_data_converter)
+        return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime)
     except RuntimeError as error:
         raise Unavailable(
             f"no Temporal server answers at {config['target_host']}: start one with `redrive up`, "

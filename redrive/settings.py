@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     alerts: AlertSettings = AlertSettings()
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     user_header: str = "x-redrive-user"
+    metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
     max_cached_runs: int = Field(default=1000, ge=0)

@@ -1,0 +1,47 @@
+"""What Redrive counts. Served for Prometheus by the worker, beside Temporal's own metrics."""
+
+from datetime import timedelta
+
+from temporalio.common import MetricMeter
+
+
+class Metrics:
+    """All counters, gauges and histograms of a process."""
+
+    def __init__(self, meter: MetricMeter = MetricMeter.noop) -> None:
+        self._attempts = meter.create_counter("workflow_step_attempts_total", "Attempts of steps")
+        self._retries = meter.create_counter(
+            "workflow_step_retries_total", "Failed attempts that are followed by another"
+        )
+        self._moves = meter.create_counter("workflow_dlq_moves_total", "Steps that became dead letters")
+        self._replays = meter.create_counter("workflow_dlq_replays_total", "Replays by outcome")
+        self._letters = meter.create_gauge("workflow_dlq_letters", "Dead letters by status")
+        self._oldest = meter.create_gauge_float(
+            "workflow_dlq_oldest_seconds", "Age of the oldest open dead letter", "s"
+        )
+        self._record = meter.create_histogram_timedelta(
+            "workflow_dlq_record_seconds", "Time from exhaustion to the record", "s"
+        )
+
+    def attempted(self, pipeline: str, step: str) -> None:
+        """Count an attempt."""
+        self._attempts.add(1, {"pipeline": pipeline, "step": step})
+
+    def retried(self, pipeline: str, step: str, category: str) -> None:
+        """Count a failed attempt that is followed by another."""
+        self._retries.add(1, {"pipeline": pipeline, "step": step, "category": category})
+
+    def moved(self, pipeline: str, step: str, category: str, took: timedelta) -> None:
+        """Count a dead letter, and how long its record took."""
+        self._moves.add(1, {"pipeline": pipeline, "step": step, "category": category})
+        self._record.record(took, {"pipeline": pipeline})
+
+    def replayed(self, outcome: str) -> None:
+        """Count a replay's outcome: accepted, refused, succeeded, exhausted, blocked, canceled or orphaned."""
+        self._replays.add(1, {"outcome": outcome})
+
+    def stock(self, by_status: dict[str, int], oldest: timedelta) -> None:
+        """Set how many dead letters there are, and the age of the oldest open one."""
+        for status, count in by_status.items():
+            self._letters.set(count, {"status": status})
+        self._oldest.set(oldest.total_seconds())

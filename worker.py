@@ -47,6 +47,7 @@ def build_worker(
     client: Client,
     http: httpx.AsyncClient,
     database: Database,
+    *,
     settings: Settings,
     registry: Registry,
     metrics: Metrics,
@@ -63,7 +64,9 @@ def build_worker(
         metrics=metrics,
     )
     catalog = CatalogActivities(registry, settings.build_id)
-    letters = DeadLetterActivities(client, database, registry, redactor, metrics, task_queue=settings.task_queue)
+    letters = DeadLetterActivities(
+        client, database, registry, redactor=redactor, metrics=metrics, task_queue=settings.task_queue
+    )
     alerts = AlertActivities(http, settings.alerts)
     return Worker(
         client,
@@ -101,7 +104,8 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
     client = await _connect(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
-            async with build_worker(client, http, database, settings, registry, metrics) as worker:
+            worker = build_worker(client, http, database, settings=settings, registry=registry, metrics=metrics)
+            async with worker:
                 gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
                 try:
                     yield worker

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import asyncpg
-from store.dead_letter_lists import stock
+from store.stock import stock
 
 from redrive.errors import RedriveError
 from redrive.logs import get_logger

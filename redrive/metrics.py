@@ -10,15 +10,11 @@ class Metrics:
 
     def __init__(self, meter: MetricMeter = MetricMeter.noop) -> None:
         self._attempts = meter.create_counter("workflow_step_attempts_total", "Attempts of steps")
-        self._retries = meter.create_counter(
-            "workflow_step_retries_total", "Failed attempts that are followed by another"
-        )
+        self._retries = meter.create_counter("workflow_step_retries_total", "Failed attempts with another to follow")
         self._moves = meter.create_counter("workflow_dlq_moves_total", "Steps that became dead letters")
         self._replays = meter.create_counter("workflow_dlq_replays_total", "Replays by outcome")
         self._letters = meter.create_gauge("workflow_dlq_letters", "Dead letters by status")
-        self._oldest = meter.create_gauge_float(
-            "workflow_dlq_oldest_seconds", "Age of the oldest open dead letter", "s"
-        )
+        self._oldest = meter.create_gauge_float("workflow_dlq_oldest_seconds", "Age of the oldest open one", "s")
         self._record = meter.create_histogram_timedelta(
             "workflow_dlq_record_seconds", "Time from exhaustion to the record", "s"
         )

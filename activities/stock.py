@@ -4,12 +4,12 @@ import asyncio
 from datetime import timedelta
 
 import asyncpg
-from store.stock import stock
 
 from redrive.errors import RedriveError
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from store.database import Database
+from store.stock import stock
 
 log = get_logger(__name__)
 

@@ -106,7 +106,6 @@ class Stack:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._announced = False
         await self._undo.aclose()
 
     async def _start(self) -> None:
@@ -121,6 +120,7 @@ class Stack:
         await migrate(self._info.database_url.get_secret_value())
         if worker:
             await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
+        self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
 
@@ -195,6 +195,11 @@ class Stack:
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
         return [worker_program(name, worker, environment, state.ready / name) for name in names]
+
+    def _withdraw(self) -> None:
+        """Let nobody find a stack that is stopping."""
+        self._announced = False
+        self._state.info.unlink(missing_ok=True)
 
     def _rewrite_info(self) -> None:
         if self._announced:

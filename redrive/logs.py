@@ -63,7 +63,11 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Our handler, known by its type when logging is configured again."""
+    """Write to what stderr is at that moment: a live table replaces it to keep lines out of its way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def get_logger(name: str) -> Log:

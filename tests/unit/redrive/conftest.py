@@ -9,8 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import settings
 
 from redrive.http import new_http_client
+
+# A busy machine makes single examples slow, which says nothing about the code.
+settings.register_profile("redrive", deadline=None)
+settings.load_profile("redrive")
 
 Answer = Callable[["Received", asyncio.StreamWriter], Awaitable[None]]
 

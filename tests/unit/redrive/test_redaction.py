@@ -80,6 +80,7 @@ JSON = st.recursive(
         (f"jwt was {JWT}!", f"jwt was {MARK}!"),
         (f"key: {PEM} end", f"key: {MARK} end"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE", MARK),
+        ("http://u:token=a/b&x@h", f"http://u:{MARK}@h"),
         ("postgres://app:p@ss@db:5432/x", f"postgres://app:{MARK}@db:5432/x"),
         ("paid with 4111 1111 1111 1111 12/28", f"paid with {MARK} 12/28"),
         ("ids 12 4111-1111-1111-1111.", f"ids 12 {MARK}."),

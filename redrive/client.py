@@ -52,7 +52,7 @@ from redrive.errors import (
 from redrive.keys import check_key, new_run_id, run_id_for_key
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.pending import with_pending
-from redrive.settings import Settings
+from redrive.settings import Settings, read_settings
 from redrive.visibility import execution_status, runs_query, summary
 
 ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -70,7 +70,7 @@ class Redrive:
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
-        settings = settings or Settings()
+        settings = settings or read_settings()
         return cls(await connect_temporal(settings), task_queue=settings.task_queue)
 
     async def start(

@@ -26,7 +26,7 @@ from redrive.loading import load_modules
 from redrive.logs import configure_logging, get_logger
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
-from redrive.settings import Settings
+from redrive.settings import Settings, read_settings
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.module_run import ModuleRun
 
@@ -104,7 +104,7 @@ def main() -> None:
     """Run the worker as a program."""
     code = 0
     try:
-        settings = Settings()
+        settings = read_settings()
         configure_logging(settings.log_level, settings.log_format)
         asyncio.run(serve(settings))
     except RedriveError as error:

@@ -52,8 +52,7 @@ def build_worker(client: Client, http: httpx.AsyncClient, settings: Settings, re
         task_queue=settings.task_queue,
         workflows=WORKFLOWS,
         activities=[steps.run_step, catalog.describe_modules, catalog.resolve_pipeline],
-        # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
-        workflow_runner=SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive")),
+        workflow_runner=workflow_runner(),
         build_id=settings.build_id,
         max_concurrent_activities=settings.max_concurrent_steps,
         max_cached_workflows=settings.max_cached_runs,
@@ -62,6 +61,12 @@ def build_worker(client: Client, http: httpx.AsyncClient, settings: Settings, re
         max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=settings.shutdown_grace,
     )
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Return the sandbox in which workflows run here, and in which stored histories are replayed."""
+    # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
+    return SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive"))
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from redrive.classify import Verdict, classify
 from redrive.contracts import ERROR_TEXT_LIMIT, RESULT_LIMIT, Activity, Attempt, AttemptError, StepOrder
-from redrive.documents import json_problem, validation_sentence
+from redrive.documents import json_problem, number_problem, validation_sentence
 from redrive.errors import Category, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
@@ -36,6 +36,8 @@ from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
+# Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
+READ_LIMIT = 4 * ERROR_TEXT_LIMIT
 
 log = get_logger(__name__)
 
@@ -167,7 +169,7 @@ class StepActivities:
         policy = this.order.step.policy
         verdict = classify(error, policy)
         delay = _delay(this, verdict)
-        message = self._redactor.text(_message(error, this))[:ERROR_TEXT_LIMIT]
+        message = self._redactor.text(_message(error, this)[:READ_LIMIT])[:ERROR_TEXT_LIMIT]
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
@@ -183,7 +185,7 @@ class StepActivities:
         details = AttemptError(
             attempts=attempts,
             error_type=entry.error_type,
-            stack=self._redactor.text(_storable("".join(traceback.format_exception(error))))[-ERROR_TEXT_LIMIT:],
+            stack=self._redactor.text(_stack(error)[-READ_LIMIT:])[-ERROR_TEXT_LIMIT:],
             generation=self._generation,
         )
         return ApplicationError(
@@ -252,7 +254,7 @@ def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
         raise Terminal(
             f"module {module.name!r} returned what is not JSON: {error}", category=Category.SERIALIZATION
         ) from error
-    problem = json_problem(value)
+    problem = json_problem(value) or number_problem(output.model_dump())
     if problem:
         raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
     return value
@@ -276,6 +278,10 @@ def _text(error: BaseException) -> str:
     except Exception as broken:
         text = f"(its text cannot be shown: {type(broken).__name__})"
     return _storable(text)
+
+
+def _stack(error: BaseException) -> str:
+    return _storable("".join(traceback.format_exception(error)))
 
 
 def _storable(text: str) -> str:
@@ -306,9 +312,8 @@ def _log_failure(entry: Attempt, verdict: Verdict) -> None:
 
 
 def _was_canceled() -> bool:
-    """Tell a cancellation of this attempt from a CancelledError that a module raised by itself."""
-    task = asyncio.current_task()
-    return activity.is_cancelled() or (task is not None and task.cancelling() > 0)
+    """Tell a cancellation of this attempt from one that a module brought upon itself."""
+    return activity.is_cancelled()
 
 
 def _beat(earlier: list[Attempt]) -> Callable[[], None]:

@@ -79,6 +79,20 @@ def json_problem(value: object) -> str | None:
     return None
 
 
+def number_problem(value: object) -> str | None:
+    """Return where a Python value holds NaN or infinity, or None. Pydantic writes some of them as null."""
+    pending: list[tuple[str, object]] = [("", value)]
+    while pending:
+        path, item = pending.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return f"{path}: {item} is not a JSON number"
+        if isinstance(item, dict):
+            pending.extend((f"{path}.{name}", inner) for name, inner in item.items())
+        elif isinstance(item, list | tuple):
+            pending.extend((f"{path}[{index}]", inner) for index, inner in enumerate(item))
+    return None
+
+
 def _scalar_problem(item: object) -> str | None:
     if isinstance(item, str):
         return _text_problem(item)

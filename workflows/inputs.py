@@ -6,12 +6,16 @@ that names the place, and not its workflow task for ever.
 
 from pydantic import ValidationError
 from pydantic_core import from_json
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import RunInput, StepStatus
 from redrive.documents import check_payload, validation_sentence
 from redrive.errors import Category, InvalidInput
+
+# What a run gets that was started without any input: without it, its workflow task would fail for ever.
+NOTHING = RawValue(Payload())
 
 
 def read_run_input(raw: RawValue) -> RunInput:

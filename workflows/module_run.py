@@ -29,12 +29,13 @@ with workflow.unsafe.imports_passed_through():
         StepStatus,
         Workflow,
     )
-    from redrive.documents import json_size, step_input
+    from redrive.documents import step_input
     from redrive.errors import Category
     from redrive.policy import SHORTEST_DELAY, terminal_types
+    from workflows.attempts import drop_oldest_attempts
     from workflows.details import run_details
     from workflows.failures import failed_cycle
-    from workflows.inputs import read_run_input
+    from workflows.inputs import NOTHING, read_run_input
 
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
@@ -48,16 +49,15 @@ class ModuleRun:
 
     def __init__(self) -> None:
         self._order: RunInput | None = None
-        self._payload_size = 0
+        self._order_size = 0
         self._state = RunState(steps=[])
         self._status = RunStatus.PENDING
         self._error: str | None = None
 
     @workflow.run
-    async def run(self, raw: RawValue) -> RunResult:
+    async def run(self, raw: RawValue = NOTHING) -> RunResult:
         try:
             self._order = order = self._read(raw)
-            self._payload_size = json_size(order.payload)
             steps = order.steps or await self._resolve(order)
             order.steps = steps
             self._begin(order, steps)
@@ -123,6 +123,7 @@ class ModuleRun:
             self._state = order.state
         else:
             self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
+        self._order_size = len(order.model_dump_json(exclude={"state"}).encode())
         self._status = RunStatus.RUNNING
         if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
             self._upsert(RunStatus.RUNNING)
@@ -141,6 +142,7 @@ class ModuleRun:
         self._check_document(step)
         self._state.outputs[step.name] = result.output
         step.status = StepStatus.SUCCESS
+        drop_oldest_attempts(self._state.steps)
 
     async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
         info, policy = workflow.info(), snapshot.policy
@@ -184,7 +186,7 @@ class ModuleRun:
         raise ApplicationError(self._error, cycle, type=cycle.category, non_retryable=True)
 
     def _check_document(self, step: StepState) -> None:
-        total = self._payload_size + sum(state.output_size or 0 for state in self._state.steps)
+        total = self._order_size + sum(state.output_size or 0 for state in self._state.steps)
         if total > DOCUMENT_LIMIT:
             message = (
                 f"payload and outputs of the run are {total} bytes together; the limit is {DOCUMENT_LIMIT} "

@@ -31,7 +31,7 @@ from redrive.logs import configure_logging, get_logger
 from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
-from redrive.settings import Settings
+from redrive.settings import Settings, read_settings
 from store.database import Database
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
@@ -84,8 +84,7 @@ def build_worker(
             letters.load_letter,
             alerts.raise_alert,
         ],
-        # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
-        workflow_runner=SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive")),
+        workflow_runner=workflow_runner(),
         build_id=settings.build_id,
         max_concurrent_activities=settings.max_concurrent_steps,
         max_cached_workflows=settings.max_cached_runs,
@@ -94,6 +93,12 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=settings.shutdown_grace,
     )
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Return the sandbox in which workflows run here, and in which stored histories are replayed."""
+    # `redrive` is pure where workflows use it; importing it anew for each run would cost more than the run.
+    return SandboxedWorkflowRunner(SandboxRestrictions.default.with_passthrough_modules("redrive"))
 
 
 @contextlib.asynccontextmanager
@@ -155,7 +160,7 @@ def main() -> None:
     """Run the worker as a program."""
     code = 0
     try:
-        settings = Settings()
+        settings = read_settings()
         configure_logging(settings.log_level, settings.log_format)
         asyncio.run(serve(settings))
     except RedriveError as error:

@@ -2,9 +2,10 @@
 
 from temporalio import activity
 
-from redrive.contracts import Activity, Catalog, Resolution, ResolveRequest
+from redrive.contracts import ERROR_TEXT_LIMIT, Activity, Catalog, Resolution, ResolveRequest
 from redrive.errors import InvalidInput
 from redrive.modules import Registry
+from redrive.redaction import Redactor
 
 
 class CatalogActivities:
@@ -27,3 +28,6 @@ class CatalogActivities:
             return Resolution(steps=self._registry.resolve(request.pipeline, request.payload))
         except InvalidInput as error:
             return Resolution(problem=str(error), code=error.code)
+        except Exception as error:  # a validator of a module's input may raise anything; a retry would never end
+            why = Redactor().text(f"{type(error).__name__}: {error}")[:ERROR_TEXT_LIMIT]
+            return Resolution(problem=f"payload cannot be checked: {why}", code=InvalidInput.code)

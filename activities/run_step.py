@@ -26,7 +26,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from redrive.classify import Verdict, classify
 from redrive.contracts import ERROR_TEXT_LIMIT, RESULT_LIMIT, Activity, Attempt, AttemptError, StepOrder
-from redrive.documents import json_problem, validation_sentence
+from redrive.documents import json_problem, number_problem, validation_sentence
 from redrive.errors import Category, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
@@ -37,6 +37,8 @@ from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
+# Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
+READ_LIMIT = 4 * ERROR_TEXT_LIMIT
 
 log = get_logger(__name__)
 
@@ -48,7 +50,13 @@ class _Try:
     order: StepOrder
     number: int
     earlier: list[Attempt]
-    scheduled_at: datetime
+    cycle_ends: datetime | None
+
+    @property
+    def time_left(self) -> timedelta:
+        """How long this attempt may take: its timeout, or what is left for all attempts."""
+        timeout = self.order.step.policy.timeout
+        return timeout if self.cycle_ends is None else min(timeout, self.cycle_ends - datetime.now(UTC))
 
     @property
     def max_attempts(self) -> int:
@@ -117,7 +125,9 @@ class StepActivities:
     async def _attempt(self, this: _Try) -> RawValue:
         module = self._module(this.order.step.name)
         given = _validated(module, this.order.document)
-        async with asyncio.timeout(this.order.step.policy.timeout.total_seconds()):
+        if this.time_left <= timedelta(0):
+            raise TimeoutError
+        async with asyncio.timeout(this.time_left.total_seconds()):
             output = await module.function(self._context(this), given)
         return _result(module, output, this)
 
@@ -131,7 +141,7 @@ class StepActivities:
             ) from None
 
     def _context(self, this: _Try) -> ModuleContext:
-        order, policy = this.order, this.order.step.policy
+        order = this.order
 
         def key_for(operation: str) -> str:
             return step_key(order.run_id, order.step.name, operation)
@@ -145,7 +155,7 @@ class StepActivities:
             max_attempts=this.max_attempts,
             correlation_id=order.correlation_id,
             user_id=order.user_id,
-            deadline=datetime.now(UTC) + policy.timeout,
+            deadline=datetime.now(UTC) + this.time_left,
             log=get_logger(f"module.{order.step.name}"),
             http=ServiceClient(
                 self._http,
@@ -163,7 +173,7 @@ class StepActivities:
         policy = this.order.step.policy
         verdict = classify(error, policy)
         delay = _delay(this, verdict)
-        message = self._redactor.text(_message(error, this))[:ERROR_TEXT_LIMIT]
+        message = self._redactor.text(_message(error, this)[:READ_LIMIT])[:ERROR_TEXT_LIMIT]
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
@@ -180,7 +190,7 @@ class StepActivities:
         details = AttemptError(
             attempts=attempts,
             error_type=entry.error_type,
-            stack=self._redactor.text("".join(traceback.format_exception(error)))[-ERROR_TEXT_LIMIT:],
+            stack=self._redactor.text(_stack(error)[-READ_LIMIT:])[-ERROR_TEXT_LIMIT:],
             generation=self._generation,
         )
         return ApplicationError(
@@ -205,7 +215,15 @@ def _read_try(raw: RawValue) -> _Try:
         ) from None
     number = len(order.prior) + info.attempt
     earlier = earlier_attempts(order.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
-    return _Try(order, number, earlier, info.scheduled_time)
+    return _Try(order, number, earlier, _cycle_end(info, order.step.policy.deadline))
+
+
+def _cycle_end(info: activity.Info, deadline: timedelta | None) -> datetime | None:
+    """Return when the time for all attempts is used up, by this machine's clock."""
+    if deadline is None:
+        return None
+    # Both times are the server's, so that a clock that is wrong here changes nothing.
+    return datetime.now(UTC) + deadline - (info.started_time - info.scheduled_time)
 
 
 def _validated(module: Module[Any, Any], document: dict[str, Any]) -> BaseModel:
@@ -241,7 +259,7 @@ def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
         raise Terminal(
             f"module {module.name!r} returned what is not JSON: {error}", category=Category.SERIALIZATION
         ) from error
-    problem = json_problem(value)
+    problem = json_problem(value) or number_problem(output.model_dump())
     if problem:
         raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
     return value
@@ -253,15 +271,35 @@ def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
     if not verdict.retryable or not policy.attempts_left(this.number, verdict.category):
         return None
     delay = policy.wait_after(this.number, verdict.category, verdict.retry_after, random.random())  # noqa: S311  # jitter
-    if policy.deadline is not None and datetime.now(UTC) + delay >= this.scheduled_at + policy.deadline:
+    if this.cycle_ends is not None and datetime.now(UTC) + delay >= this.cycle_ends:
         return None
     return delay
 
 
+def _text(error: BaseException) -> str:
+    """Return an error's text as what can be stored: neither a broken `__str__` nor a lone surrogate may stop that."""
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"(its text cannot be shown: {type(broken).__name__})"
+    return _storable(text)
+
+
+def _stack(error: BaseException) -> str:
+    return _storable("".join(traceback.format_exception(error)))
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
 def _message(error: BaseException, this: _Try) -> str:
-    text = str(error)
+    text = _text(error)
     if isinstance(error, TimeoutError) and not text:
-        return f"the attempt took longer than its deadline of {this.order.step.policy.timeout.total_seconds():g} s"
+        policy = this.order.step.policy
+        if policy.deadline is not None and this.time_left < policy.timeout:
+            return f"the step used up the {policy.deadline.total_seconds():g} s that its policy allows for all attempts"
+        return f"the attempt took longer than its deadline of {policy.timeout.total_seconds():g} s"
     return text if isinstance(error, Exception) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
@@ -279,9 +317,8 @@ def _log_failure(entry: Attempt, verdict: Verdict) -> None:
 
 
 def _was_canceled() -> bool:
-    """Tell a cancellation of this attempt from a CancelledError that a module raised by itself."""
-    task = asyncio.current_task()
-    return activity.is_cancelled() or (task is not None and task.cancelling() > 0)
+    """Tell a cancellation of this attempt from one that a module brought upon itself."""
+    return activity.is_cancelled()
 
 
 def _beat(earlier: list[Attempt]) -> Callable[[], None]:

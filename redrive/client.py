@@ -45,7 +45,7 @@ from redrive.keys import check_key, new_run_id, run_id_for_key
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.operators import DeadLetters
 from redrive.pending import with_pending
-from redrive.settings import Settings
+from redrive.settings import Settings, read_settings
 from redrive.starting import start_run
 from redrive.visibility import execution_status, runs_query, summary
 
@@ -65,7 +65,7 @@ class Redrive:
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
-        settings = settings or Settings()
+        settings = settings or read_settings()
         return cls(await connect_temporal(settings), task_queue=settings.task_queue)
 
     async def start(
@@ -79,11 +79,11 @@ class Redrive:
         user_id: str | None = None,
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started."""
-        document = payload.model_dump(mode="json") if isinstance(payload, BaseModel) else dict(payload)
+        document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
         order = validated_run_input(
             pipeline=name,
-            payload=check_payload(document),
+            payload=document,
             tenant=tenant,
             key=check_key(key) if key is not None else None,
             correlation_id=correlation_id,
@@ -121,6 +121,9 @@ class Redrive:
             row = summary(description)
             view = RunView(run_id=row.run_id, tenant=row.tenant, pipeline=row.pipeline, status=row.status, note=answer)
         view.closed_at = description.close_time
+        if execution_status(description).closed:
+            # A run that was terminated, or that never read its input, does not know that it has ended.
+            view.status = execution_status(description)
         return with_pending(view, description)
 
     async def result(self, run_id: str) -> RunResult:

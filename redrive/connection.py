@@ -1,5 +1,6 @@
 """The way to Temporal: from the environment, a Temporal profile, or the embedded stack of this directory."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -13,18 +14,27 @@ from redrive.settings import Settings
 
 STACK_FILE = "stack.json"
 DEFAULT_ADDRESS = "localhost:7233"
+CONNECT_TIMEOUT = 10.0
 
 
 async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -> Client:
     """Connect to Temporal, or say what to do when it does not answer. `runtime` is where its metrics go."""
     config = _connect_config(settings)
     try:
-        return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime)
-    except RuntimeError as error:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime)
+    except (RuntimeError, TimeoutError) as error:
         raise Unavailable(
-            f"no Temporal server answers at {config['target_host']}: start one with `redrive up`, "
-            f"or set TEMPORAL_ADDRESS ({str(error)[:200]})"
+            f"no Temporal server answers at {config['target_host']} ({_reason(error)}): "
+            "start one with `redrive up`, or set TEMPORAL_ADDRESS"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT:g} s"
+    # The SDK gives the Rust error in full, a page of it.
+    return "connection refused" if "ConnectionRefused" in str(error) else str(error)[:200]
 
 
 def _connect_config(settings: Settings) -> ClientConnectConfig:

@@ -1,7 +1,7 @@
 """JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ def parse_payload(text: bytes | str) -> dict[str, Any]:
 
 def check_payload(value: object) -> dict[str, Any]:
     """Return the value if it is a JSON object that every store can hold, and small enough; else say what is wrong."""
+    if isinstance(value, Mapping):
+        value = dict(value)
     if not isinstance(value, dict):
         raise InvalidInput(f"payload: a JSON object is needed, not {type(value).__name__}")
     problem = json_problem(value)
@@ -74,6 +76,20 @@ def json_problem(value: object) -> str | None:
             problem = _scalar_problem(item)
             if problem:
                 return f"{path}: {problem}"
+    return None
+
+
+def number_problem(value: object) -> str | None:
+    """Return where a Python value holds NaN or infinity, or None. Pydantic writes some of them as null."""
+    pending: list[tuple[str, object]] = [("", value)]
+    while pending:
+        path, item = pending.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return f"{path}: {item} is not a JSON number"
+        if isinstance(item, dict):
+            pending.extend((f"{path}.{name}", inner) for name, inner in item.items())
+        elif isinstance(item, list | tuple):
+            pending.extend((f"{path}[{index}]", inner) for index, inner in enumerate(item))
     return None
 
 

@@ -63,7 +63,11 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Our handler, known by its type when logging is configured again."""
+    """Write to what stderr is at that moment: a live table replaces it to keep lines out of its way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def get_logger(name: str) -> Log:
@@ -124,7 +128,7 @@ def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
 
     if not pretty:
         return [redact, structlog.processors.JSONRenderer()]
-    # The default formatter of exceptions prints local variables, secrets among them.
+    # Its own formatter of exceptions would print local variables, secrets among them.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return [redact, _escape_control, console]
 

@@ -200,10 +200,12 @@ class Pipeline:
             raise InvalidInput(
                 f"payload does not fit {self.modules[0].name!r}: {validation_sentence(error)}"
             ) from error
-        for position, module in enumerate(self.modules):
+        for position, module in enumerate(self.modules[1:], 1):
             self._check_later_step(position, module, payload)
 
     def _check_later_step(self, position: int, module: Module[Any, Any], payload: dict[str, Any]) -> None:
+        if issubclass(module.input_model, RootModel):
+            return
         available = payload.keys() | {earlier.name for earlier in self.modules[:position]}
         for name, info in module.input_model.model_fields.items():
             names = {name, *_first_names(info.validation_alias or info.alias)}
@@ -221,7 +223,7 @@ def _check_name(kind: str, name: str, origin: str) -> None:
 
 
 def _origin(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
+    return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def _models_of(name: str, function: ModuleFunction[In, Out]) -> tuple[type[In], type[Out]]:

@@ -1,13 +1,15 @@
 """Settings, read once from the environment in an entry point and handed on."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from redrive.contracts import TASK_QUEUE
+from redrive.errors import InvalidInput
 
 
 class ServiceSettings(BaseModel):
@@ -55,3 +57,20 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def read_settings(**changes: Any) -> Settings:
+    """Read the environment, or raise InvalidInput naming the variable that is wrong."""
+    try:
+        return Settings(**changes)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place, *inside = (str(part) for part in first["loc"])
+        raise InvalidInput(f"{'.'.join([_variable(place), *inside])}: {first['msg']}") from error
+    except SettingsError as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        raise InvalidInput(f"{_variable(field[1]) if field else error}: not valid JSON: {error.__cause__}") from error
+
+
+def _variable(field: str) -> str:
+    return field if field.isupper() else f"REDRIVE_{field.upper()}"

@@ -1,29 +1,37 @@
 """The `redrive` command: puts the words together and turns errors into sentences and exit codes."""
 
+import importlib.metadata
 import os
 import sys
 from typing import Any, NoReturn
 
-from cyclopts import App
-from pydantic import ValidationError
-from rich.console import Console
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
-from redrive.documents import validation_sentence
 from redrive.errors import RedriveError, RunCanceled, RunFailed
 from redrive.logs import configure_logging
 from starter.commands import catalog, database, demo, runs, up, worker
+from starter.terminal import errors
 
 HELP = """Module runs on Temporal that are never lost.
 
-Start here: `redrive demo` shows the whole thing in under a minute. `redrive up` starts a stack of your own;
-`redrive run start` starts a run on it.
+Start here: `redrive demo` shows the whole thing in under a minute. Then `redrive up` in one terminal, and in another
+
+`redrive run start hello --payload '{"name": "Ada"}' --wait`
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waited for FAILED, 4 it was CANCELED.
 """
-EXIT_CODES: dict[type[RedriveError], int] = {RunFailed: 3, RunCanceled: 4}
+EXIT_CODES: dict[type[RedriveError], int] = {runs.WrongUsage: 2, RunFailed: 3, RunCanceled: 4}
+INTERRUPTED = 130
 
-errors = Console(stderr=True, highlight=False)
-app = App(name="redrive", help=HELP, version="0.1.0", help_format="markdown", error_console=errors)
+app = App(
+    name="redrive",
+    help=HELP,
+    version=importlib.metadata.version("redrive"),
+    help_format="markdown",
+    error_console=errors,
+    # Flags have no `--no-…` twin, and `[default: False]` says nothing.
+    default_parameter=Parameter(negative="", show_default=lambda value: value or None),
+)
 app.command(demo.demo)
 app.command(up.up)
 app.command(runs.app)
@@ -36,8 +44,11 @@ def main() -> NoReturn:
     """Run the command line."""
     configure_logging("warning", "auto")
     code = run(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        code = code or 1
     # Interpreter shutdown with Temporal's native threads alive can crash; everything is closed by now.
     os._exit(code)
 
@@ -45,22 +56,29 @@ def main() -> NoReturn:
 def run(words: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        code: Any = app(words, exit_on_error=False, print_error=True, result_action="return_value")
+        code: Any = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except RedriveError as error:
         return _refuse(f"{error} [{error.code}]", EXIT_CODES.get(type(error), 1))
-    except ValidationError as error:
-        return _refuse(f"a setting is wrong: {validation_sentence(error)} [invalid_settings]", 1)
+    except CycloptsError as error:
+        return _refuse(_usage(error), 2)
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has seen enough.
+        return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
-    except Exception as error:
-        if type(error).__module__.startswith("cyclopts"):
-            return 2
-        raise
     return code if isinstance(code, int) else 0
 
 
+def _usage(error: CycloptsError) -> str:
+    error.verbose = False
+    command = " ".join(["redrive", *(error.command_chain or ())])
+    unused = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
+    problem = f"one word too many: {' '.join(unused)}" if unused else str(error).strip()
+    return f"{problem}\nTry `{command} --help`."
+
+
 def _refuse(sentence: str, code: int) -> int:
-    errors.print(f"redrive: {sentence}", markup=False, soft_wrap=True)
+    errors.print(f"redrive: {sentence}", markup=False)
     return code

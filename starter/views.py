@@ -39,8 +39,13 @@ def runs_table(rows: Sequence[RunSummary]) -> Table:
     return table
 
 
-def run_table(view: RunView) -> Group:
-    """Return one run with its steps."""
+def run_json(view: RunView, output: object) -> dict[str, Any]:
+    """Return one run with its result, for scripts."""
+    return {**view.model_dump(mode="json"), "output": output}
+
+
+def run_table(view: RunView, output: object = None) -> Group:
+    """Return one run with its steps, and its result if there is one."""
     title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
     table = Table("step", "status", "attempts", "next retry", "output", "last error", box=None, header_style="bold")
     for step in view.steps:
@@ -48,8 +53,9 @@ def run_table(view: RunView) -> Group:
             step.name, status_text(step.status), attempts_text(step), _wait(step), _size(step), last_error(step)
         )
     notes = [Text(note, style="yellow") for note in (view.note,) if note]
-    errors = [Text(f"error: {view.error}", style="red") for _ in (1,) if view.error]
-    return Group(title, table, *errors, *notes)
+    errors = [Text(f"error: {view.error}", style="red")] if view.error else []
+    result = [Text(f"result: {to_json(output).decode()}", style="green")] if output is not None else []
+    return Group(title, *([table] if view.steps else []), *errors, *result, *notes)
 
 
 def attempts_text(step: StepState) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
-async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StackInfo]:
+async def stack() -> AsyncIterator[StackInfo]:
     """A real Temporal server and a real PostgreSQL, without workers."""
-    state = tmp_path_factory.mktemp("stack")
-    async with Stack(Settings(), state_dir=state, workers=0) as running:
-        yield running.info
+    with tempfile.TemporaryDirectory() as directory:
+        # PostgreSQL does not run as root: its account has to get through here.
+        Path(directory).chmod(0o711)
+        async with Stack(Settings(), state_dir=Path(directory) / "state", workers=0) as running:
+            yield running.info
 
 
 @pytest.fixture

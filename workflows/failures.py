@@ -5,12 +5,13 @@ worker, a timeout, arguments or results that could not be carried.
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
-from redrive.contracts import ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
 from redrive.errors import Category
 
 _CATEGORIES = frozenset(Category)
@@ -29,17 +30,41 @@ _TIMEOUTS = {
 }
 
 
-def failed_cycle(error: ActivityError, step: StepState) -> FailedCycle:
+def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> FailedCycle:
     """Tell how a step was exhausted."""
     causes = list(_causes(error))
-    timeouts = [cause for cause in causes if isinstance(cause, TemporalTimeoutError)]
+    for cause in causes:
+        if isinstance(cause, ApplicationError) and (details := _details(cause)):
+            return _told(step, cause, details)
+    category, kind, message = _reason(causes)
+    last = Attempt(attempt=0, at=now, category=category, error_type=kind, error=message[:ATTEMPT_TEXT_LIMIT])
+    return FailedCycle(
+        step=step.name,
+        cycle=step.cycle,
+        category=category,
+        error_type=kind,
+        message=message[:ERROR_TEXT_LIMIT],
+        attempts=_with_last(_heartbeat_attempts(causes), last, error, step),
+    )
+
+
+def _reason(causes: Sequence[BaseException]) -> tuple[Category, str, str]:
+    """Return the category, type and text of a failure that the step activity did not report itself."""
     for cause in causes:
         if isinstance(cause, ApplicationError):
-            return _from_application_error(cause, step, _heartbeat_attempts(timeouts))
-    if timeouts:
-        return _cycle(step, Category.TIMEOUT, "TimeoutError", _timeout_text(timeouts[0]), _heartbeat_attempts(timeouts))
-    root = causes[-1]
-    return _cycle(step, Category.UNKNOWN, type(root).__name__, str(root), [])
+            return _category(cause), cause.type or "ApplicationError", cause.message
+    for cause in causes:
+        if isinstance(cause, TemporalTimeoutError):
+            return Category.TIMEOUT, "TimeoutError", _timeout_text(cause)
+    return Category.UNKNOWN, type(causes[-1]).__name__, str(causes[-1])
+
+
+def _with_last(reported: list[Attempt], last: Attempt, error: ActivityError, step: StepState) -> list[Attempt]:
+    """Add the try that died without a word: nobody but Temporal counted it."""
+    number = reported[-1].attempt + 1 if reported else 1
+    if error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED:
+        number = max(number, step.max_attempts)
+    return [*reported, last.model_copy(update={"attempt": number})]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -51,16 +76,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def _from_application_error(error: ApplicationError, step: StepState, reported: list[Attempt]) -> FailedCycle:
-    details = _details(error)
-    if details is None:
-        category = _TYPES.get(error.type or "", Category.UNKNOWN)
-        if error.type is None and "decod" in error.message:
-            category = Category.VALIDATION
-        return _cycle(step, category, error.type or "ApplicationError", error.message, reported)
-    category = Category(error.type) if error.type in _CATEGORIES else Category.UNKNOWN
-    cycle = _cycle(step, category, details.error_type, error.message, details.attempts)
-    return cycle.model_copy(update={"stack": details.stack, "generation": details.generation})
+def _category(error: ApplicationError) -> Category:
+    if error.type is None and "decod" in error.message:
+        return Category.VALIDATION
+    return _TYPES.get(error.type or "", Category.UNKNOWN)
 
 
 def _details(error: ApplicationError) -> AttemptError | None:
@@ -70,11 +89,11 @@ def _details(error: ApplicationError) -> AttemptError | None:
         return None
 
 
-def _heartbeat_attempts(timeouts: Sequence[TemporalTimeoutError]) -> list[Attempt]:
-    for timeout in timeouts:
-        if timeout.last_heartbeat_details:
+def _heartbeat_attempts(causes: Sequence[BaseException]) -> list[Attempt]:
+    for cause in causes:
+        if isinstance(cause, TemporalTimeoutError) and cause.last_heartbeat_details:
             try:
-                return _ATTEMPTS.validate_python(timeout.last_heartbeat_details[0])
+                return _ATTEMPTS.validate_python(cause.last_heartbeat_details[0])
             except ValidationError:
                 continue
     return []
@@ -84,12 +103,15 @@ def _timeout_text(error: TemporalTimeoutError) -> str:
     return f"the step {_TIMEOUTS.get(error.type, 'timed out') if error.type is not None else 'timed out'}"
 
 
-def _cycle(step: StepState, category: Category, kind: str, message: str, attempts: list[Attempt]) -> FailedCycle:
+def _told(step: StepState, error: ApplicationError, details: AttemptError) -> FailedCycle:
+    """Return a cycle as its last try reported it."""
     return FailedCycle(
         step=step.name,
         cycle=step.cycle,
-        category=category,
-        error_type=kind,
-        message=message[:ERROR_TEXT_LIMIT],
-        attempts=attempts,
+        category=Category(error.type) if error.type in _CATEGORIES else Category.UNKNOWN,
+        error_type=details.error_type,
+        message=error.message[:ERROR_TEXT_LIMIT],
+        stack=details.stack,
+        attempts=details.attempts,
+        generation=details.generation,
     )

@@ -47,14 +47,15 @@ with workflow.unsafe.imports_passed_through():
         RunDocument,
         Verb,
     )
-    from redrive.documents import merge_patch, step_input
+    from redrive.documents import json_size, merge_patch, step_input
     from redrive.errors import Category
-    from redrive.policy import SHORTEST_DELAY, terminal_types
+    from redrive.policy import SHORTEST_DELAY
+    from workflows.attempts import drop_oldest_attempts
     from workflows.details import run_details
     from workflows.failures import failed_cycle
-    from workflows.inputs import read_order, read_run_input
+    from workflows.inputs import NOTHING, read_order, read_run_input
 
-# The attempt stops itself at its policy's timeout; Temporal's own clock is the backstop for a dead worker.
+# The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 LOCAL_TIMEOUT = timedelta(seconds=10)
@@ -66,7 +67,7 @@ class ModuleRun:
 
     def __init__(self) -> None:
         self._order: RunInput | None = None
-        self._payload_size = 0
+        self._order_size = 0
         self._state = RunState(steps=[])
         self._status = RunStatus.PENDING
         self._error: str | None = None
@@ -74,10 +75,9 @@ class ModuleRun:
         self._strays: deque[tuple[str, RawValue]] = deque()
 
     @workflow.run
-    async def run(self, raw: RawValue) -> RunResult:
-        self._order = order = read_run_input(raw)
-        self._payload_size = len(raw.payload.data)
+    async def run(self, raw: RawValue = NOTHING) -> RunResult:
         try:
+            self._order = order = self._read(raw)
             order.steps = order.steps or await self._resolve(order)
             self._begin(order, order.steps)
             await self._run_steps(order, order.steps)
@@ -161,6 +161,14 @@ class ModuleRun:
         self._inbox.append(order)
         return Answer(request_id=order.request_id, accepted=True, message="the run goes on")
 
+    def _read(self, raw: RawValue) -> RunInput:
+        try:
+            return read_run_input(raw)
+        except ApplicationError as error:
+            self._error = error.message
+            self._upsert(RunStatus.FAILED, Category.VALIDATION)
+            raise
+
     async def _resolve(self, order: RunInput) -> list[StepSnapshot]:
         """Ask the registry for the steps of a run that was started by name, and write them into the history."""
         resolution: Resolution = await workflow.execute_local_activity(
@@ -180,6 +188,7 @@ class ModuleRun:
             self._state = order.state
         else:
             self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
+        self._order_size = len(order.model_dump_json(exclude={"state"}).encode())
         self._status = RunStatus.RUNNING
         if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
             self._upsert(RunStatus.RUNNING)
@@ -207,7 +216,7 @@ class ModuleRun:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            self._exhaust(step, failed_cycle(error, step))
+            self._exhaust(step, failed_cycle(error, step, workflow.now()))
             return
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
         too_large = self._document_problem(step)
@@ -216,6 +225,7 @@ class ModuleRun:
             return
         self._state.outputs[step.name] = result.output
         step.status = StepStatus.SUCCESS
+        drop_oldest_attempts(self._state.steps)
         await self._tell_letter(
             step.name, Outcome(ending=Ending.SUCCEEDED, request_id=self._state.letters.get(step.name))
         )
@@ -240,14 +250,13 @@ class ModuleRun:
             ),
             result_type=StepResult,
             start_to_close_timeout=policy.timeout + BACKSTOP,
-            schedule_to_close_timeout=policy.deadline,
+            schedule_to_close_timeout=policy.deadline + BACKSTOP if policy.deadline else None,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=max(policy.base, SHORTEST_DELAY),
                 backoff_coefficient=policy.factor,
                 maximum_interval=policy.cap,
                 maximum_attempts=policy.most_attempts,
-                non_retryable_error_types=terminal_types(),
             ),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=snapshot.name,
@@ -255,13 +264,15 @@ class ModuleRun:
         return result
 
     def _exhaust(self, step: StepState, cycle: FailedCycle) -> None:
-        step.failure, step.attempts, step.attempt = cycle, cycle.attempts, len(cycle.attempts)
+        step.failure, step.attempts = cycle, cycle.attempts
+        step.attempt = max([step.attempt, *(entry.attempt for entry in cycle.attempts)])
         step.status = StepStatus.DLQ
 
     async def _park(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
         """Make a dead letter of an exhausted step and wait until an operator's order has been carried out."""
         if step.failure is None:
             return
+        self._state.stop_after = None
         self._error = f"step {step.name!r} failed ({step.failure.category}): {step.failure.message}"
         self._upsert(RunStatus.DLQ_PENDING, step.failure.category, step.name)
         self._describe()
@@ -311,7 +322,7 @@ class ModuleRun:
             case Replay():
                 self._restart_from(order, step)
             case Resolve():
-                self._state.outputs[step.name] = order.output
+                self._state.outputs[step.name], step.output_size = order.output, json_size(order.output)
                 self._state.letters.pop(step.name, None)
                 step.status = StepStatus.SUCCESS
             case Discard():
@@ -372,7 +383,7 @@ class ModuleRun:
             workflow.logger.warning("run.letter_gone: %s %s: %s", step, signal, error)
 
     def _document_problem(self, step: StepState) -> FailedCycle | None:
-        total = self._payload_size + sum(state.output_size or 0 for state in self._state.steps)
+        total = self._order_size + sum(state.output_size or 0 for state in self._state.steps)
         if total <= DOCUMENT_LIMIT:
             return None
         message = (

@@ -1,21 +1,18 @@
 """`redrive modules`: what the workers know."""
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from redrive import Redrive
-from starter.terminal import console
+from starter.terminal import Json, console
 from starter.views import modules_table, print_json
 
 
-async def modules(*, json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
-    """List the modules and pipelines that a live worker knows.
+async def modules(*, json: Json = False) -> None:
+    """List the pipelines and modules that a live worker knows: what can be started, and with which fields.
 
-    Parameters
-    ----------
-    json
-        Print JSON, with the input and output schema and the whole retry policy of each module.
+    **Examples**
+
+    `redrive modules`
+
+    `redrive modules --json` adds the schema of input and output and the whole retry policy of each module.
     """
     catalog = await (await Redrive.connect()).catalog()
     if json:

@@ -1,15 +1,34 @@
 """`redrive migrate`: bring the database's schema up to date."""
 
 from redrive.errors import InvalidInput
-from redrive.settings import Settings
-from starter.terminal import console
+from redrive.settings import Settings, read_settings
+from starter.stack.state import find_running
+from starter.terminal import Json, console
+from starter.views import print_json
 from store.migrate import migrate as apply_migrations
 
 
-async def migrate() -> None:
-    """Bring the schema of DATABASE_URL up to date. Safe to call at any time, from several places at once."""
-    url = Settings().database_url
-    if url is None:
-        raise InvalidInput("DATABASE_URL: not set; say which database to bring up to date")
-    applied = await apply_migrations(url.get_secret_value())
-    console.print(f"applied {', '.join(applied)}" if applied else "the schema is up to date")
+async def migrate(*, json: Json = False) -> None:
+    """Bring the database's schema up to date. Safe to call at any time, from several places at once.
+
+    The database is that of DATABASE_URL; without it, that of the stack that `redrive up` runs in this directory (which
+    does this itself at its start).
+
+    **Example**
+
+    `DATABASE_URL=postgresql://redrive@db.internal/redrive redrive migrate`
+    """
+    applied = await apply_migrations(_database_url(read_settings()))
+    if json:
+        print_json({"applied": applied})
+    else:
+        console.print(f"applied {', '.join(applied)}" if applied else "the schema is up to date")
+
+
+def _database_url(settings: Settings) -> str:
+    if settings.database_url:
+        return settings.database_url.get_secret_value()
+    running = find_running(settings.state_dir)
+    if running is None:
+        raise InvalidInput("DATABASE_URL: not set, and no stack runs in this directory; say which database it is")
+    return running.database_url.get_secret_value()

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated
 
-from cyclopts import Parameter
 from pydantic import SecretStr
 from rich.console import Group
 from rich.live import Live
@@ -17,10 +15,11 @@ from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
 from redrive.loading import load_modules
 from redrive.logs import configure_logging
-from redrive.settings import ServiceSettings, Settings
-from starter.commands.up import print_addresses, stop_signal
+from redrive.settings import ServiceSettings, Settings, read_settings
+from starter.commands.up import print_addresses
 from starter.demo.shop import Shop, serve_shop
 from starter.demo.story import SCENES, as_told
+from starter.signals import until_signalled
 from starter.stack.stack import Stack
 from starter.stack.state import StackInfo, find_running
 from starter.terminal import console
@@ -30,13 +29,21 @@ from worker import running_worker
 TASK_QUEUE = "redrive-demo"
 PATIENCE = 45.0
 INTERVAL = 0.2
+INTERRUPTED = 130
+NARROW = 120
 
 
-async def demo(*, keep: Annotated[bool, Parameter(negative="")] = False) -> None:
+async def demo(*, keep: bool = False) -> int:
     """Watch real runs on a real Temporal server: some succeed, some heal after retries, one fails for good.
 
     Starts the embedded stack unless `redrive up` runs already, and a small shop that answers with 503s, a 429,
-    a hang and a 400.
+    a hang and a 400. Takes about ten seconds; state is kept in `.redrive/`.
+
+    **Examples**
+
+    `redrive demo`
+
+    `redrive demo --keep` leaves the stack running, to look at the runs in the Temporal Web UI.
 
     Parameters
     ----------
@@ -45,15 +52,17 @@ async def demo(*, keep: Annotated[bool, Parameter(negative="")] = False) -> None
     """
     # The table tells the story; each failed attempt as a log line beside it would hide it.
     configure_logging("error", "auto")
-    stop = stop_signal()
-    async with _stack(Settings()) as (info, stack):
+    told = False
+    async with until_signalled(), _stack(read_settings()) as (info, stack):
         views = await _play(info)
-        _summarise(info, views)
+        _summarise(info, views, stays=keep or stack is None)
         if not as_told(views):
             raise RedriveError("the demo did not go as it should: see the table above")
+        told = True
         if keep and stack:
             print_addresses(stack)
-            await stop.wait()
+            await asyncio.Event().wait()
+    return 0 if told else INTERRUPTED
 
 
 @contextlib.asynccontextmanager
@@ -101,19 +110,16 @@ async def _watch(redrive: Redrive, run_ids: list[str]) -> list[RunView]:
 
 
 def _table(views: list[RunView]) -> Table:
-    table = Table("run", "what happens", "status", "steps", "attempts", "last error", box=None, header_style="bold")
+    table = Table("run", "what happens", "status", "steps", "attempts", box=None, header_style="bold")
+    roomy = console.width >= NARROW
+    if roomy:
+        table.add_column("last error", no_wrap=True)
     for scene, view in zip(SCENES, views, strict=True):
         steps = Text(" ").join(Text(step.name, style=_style(step.status)) for step in view.steps)
         busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts]
-        item = str(scene.payload.get("item", ""))
-        table.add_row(
-            f"{scene.pipeline} {item}".strip(),
-            scene.about,
-            status_text(view.status),
-            steps,
-            ", ".join(f"{step.name} {attempts_text(step)}" for step in busy),
-            last_error(busy[-1]) if busy else "",
-        )
+        attempts = ", ".join(f"{step.name} {attempts_text(step)}" for step in busy)
+        error = [last_error(busy[-1]) if busy else Text("")] if roomy else []
+        table.add_row(scene.title, scene.about, status_text(view.status), steps, attempts, *error)
     return table
 
 
@@ -126,15 +132,18 @@ def _style(status: StepStatus) -> str:
     }.get(status, "dim")
 
 
-def _summarise(info: StackInfo, views: list[RunView]) -> None:
+def _summarise(info: StackInfo, views: list[RunView], *, stays: bool) -> None:
     succeeded = [view for view in views if view.status is RunStatus.SUCCESS]
     healed = [view for view in succeeded if any(step.attempt > 1 for step in view.steps)]
     failed = [view for view in views if view.status is RunStatus.FAILED]
     console.print(_table(views))
     console.print()
     console.print(f"{len(views)} runs: {len(succeeded)} succeeded ({len(healed)} after retries), {len(failed)} failed.")
-    console.print(Group(*(Text(f"  {view.run_id}: {view.error}", style="red") for view in failed)))
+    console.print(Group(*(Text(f"  {view.run_id}: {view.error}", style="red") for view in failed)), soft_wrap=True)
     if info.web_ui:
-        console.print("In the Temporal Web UI (while the stack runs; `--keep` or `redrive up` keeps it running):")
-        for view in views:
-            console.print(f"  {info.web_ui}/namespaces/{info.namespace}/workflows/{view.run_id}", soft_wrap=True)
+        console.print("In the Temporal Web UI:" if stays else "In the Temporal Web UI, while `redrive up` runs here:")
+        for scene, view in zip(SCENES, views, strict=True):
+            link = f"{info.web_ui}/namespaces/{info.namespace}/workflows/{view.run_id}"
+            console.print(f"  {scene.title:<13} {link}", soft_wrap=True)
+    if not stays:
+        console.print('Next: `redrive up`, then `redrive run start hello --payload \'{"name": "Ada"}\' --wait`')

@@ -1,92 +1,101 @@
 """`redrive run …`: start runs, look at them, cancel them."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from redrive import Redrive
-from redrive.contracts import DEFAULT_TENANT, RunStatus
+from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput, RunCanceled, RunFailed
 from starter.progress import follow
-from starter.terminal import console
-from starter.views import print_json, run_table, runs_table
+from starter.terminal import Json, console, errors
+from starter.views import print_json, run_json, run_table, runs_table
+
+STDIN = "-"
+
+
+class WrongUsage(InvalidInput):
+    """The words of the command contradict each other."""
+
+    code = "wrong_usage"
+
 
 app = App(name="run", help="Start runs, look at them, cancel them.")
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 
 
 @app.command
 async def start(
     pipeline: str,
-    source: Annotated[str | None, Parameter(help="`-` reads the payload from standard input.")] = None,
+    source: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
     *,
     payload: str | None = None,
-    file: Path | None = None,
+    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     tenant: str = DEFAULT_TENANT,
     key: str | None = None,
     correlation_id: str | None = None,
     user: str | None = None,
-    wait: Annotated[bool, Parameter(negative="")] = False,
+    wait: bool = False,
     json: Json = False,
 ) -> None:
-    """Start a run of PIPELINE.
+    """Start a run of PIPELINE and print its id.
 
-    Examples:
+    **Examples**
 
-        redrive run start hello --payload '{"name": "Ada"}' --wait
+    `redrive run start hello --payload '{"name": "Ada"}' --wait`
 
-        redrive run start order --file order.json --key order:4711
+    `redrive run start order --file order.json --key order:4711`
 
-        cat order.json | redrive run start order -
+    `jq .order big.json | redrive run start order -`
 
     Parameters
     ----------
+    pipeline
+        The pipeline's name; `redrive modules` lists them.
+    source
+        `-` reads the payload from standard input.
     payload
-        The payload as JSON text.
+        The payload as JSON text. Without any payload it is `{}`.
     file
         Read the payload from this file.
     tenant
         The organisation that owns the run.
     key
-        Idempotency key: the same key gives the same run.
+        Idempotency key: the same key gives the same run, however often it is started.
     correlation_id
         An id of yours that every log line of the run carries.
     user
         The user on whose behalf the run works; sent to services in a header.
     wait
-        Show progress until the run has ended. The exit code tells the outcome: 0, 3 (FAILED) or 4 (CANCELED).
+        Show progress until the run has ended, then its result. The exit code tells the outcome: 0, 3 (FAILED) or
+        4 (CANCELED). Ctrl-C ends the waiting, not the run.
     """
     document = parse_payload(_payload_text(source, payload, file))
     redrive = await Redrive.connect()
     started = await redrive.start(
         pipeline, document, tenant=tenant, key=key, correlation_id=correlation_id, user_id=user
     )
-    if not wait:
-        if json:
-            print_json(started)
-        else:
-            console.print(started.run_id if not started.is_cached else f"{started.run_id} (known: {started.status})")
-        return
-    view = await follow(redrive, started.run_id, quiet=json)
-    if json:
-        print_json(view)
-    if view.status is RunStatus.FAILED:
-        raise RunFailed(f"run {view.run_id} FAILED: {view.error}")
-    if view.status is RunStatus.CANCELED:
-        raise RunCanceled(f"run {view.run_id} was CANCELED")
+    if wait:
+        await _wait(redrive, started.run_id, json=json)
+    elif json:
+        print_json(started)
+    else:
+        _print_started(started)
 
 
 def _payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:
+    if source and source != STDIN:
+        what = "unknown option:" if source.startswith("-") else "not understood:"
+        raise WrongUsage(f"{what} {source}; a payload is given as --payload '{{…}}', --file F or -")
     given = [value for value in (source, payload, file) if value is not None]
     if len(given) > 1:
-        raise InvalidInput("payload: give one of --payload, --file and -, not several")
-    if source is not None and source != "-":
-        raise InvalidInput(f"payload: {source!r} is not understood; use --payload '{{…}}', --file F or -")
-    if source == "-":
+        raise WrongUsage("payload: give one of --payload, --file and -, not several")
+    if source == STDIN or str(file) == STDIN:
         return sys.stdin.buffer.read()
     if file is not None:
         try:
@@ -96,14 +105,57 @@ def _payload_text(source: str | None, payload: str | None, file: Path | None) ->
     return payload if payload is not None else "{}"
 
 
-@app.command
-async def status(run_id: str, *, json: Json = False) -> None:
-    """Show where a run is: its steps, attempts, the next retry and errors."""
-    view = await (await Redrive.connect()).status(run_id)
+def _print_started(started: StartedRun) -> None:
+    # The id alone goes to stdout, so that `id=$(redrive run start …)` works.
+    console.print(started.run_id, markup=False, soft_wrap=True)
+    if started.is_cached:
+        errors.print(f"this key has a run already: it is {started.status.value}, nothing new was started")
+
+
+async def _wait(redrive: Redrive, run_id: str, *, json: bool) -> None:
+    """Wait for a run, show how it ended, and raise when it did not end well."""
+    try:
+        view = await follow(redrive, run_id, quiet=json)
+    except asyncio.CancelledError:
+        errors.print(f"no longer waiting; run {run_id} goes on: see `redrive run status {run_id}`", markup=False)
+        raise
+    output = await _output(redrive, run_id, view.status)
     if json:
-        print_json(view)
+        print_json(run_json(view, output))
     else:
-        console.print(run_table(view))
+        console.print(run_table(view, output))
+    if view.status is RunStatus.FAILED:
+        raise RunFailed(f"run {run_id} FAILED" + (f": {view.error}" if json else ""))
+    if view.status is RunStatus.CANCELED:
+        raise RunCanceled(f"run {run_id} was CANCELED")
+
+
+async def _output(redrive: Redrive, run_id: str, status: RunStatus) -> object:
+    return (await redrive.result(run_id)).output if status is RunStatus.SUCCESS else None
+
+
+@app.command
+async def status(run_id: str, /, *, json: Json = False) -> None:
+    """Show where a run is: its steps, attempts, the next retry, errors, and the result once there is one.
+
+    **Examples**
+
+    `redrive run status run-01a1e2177540731697934191006e66dd`
+
+    `redrive run status run-01a1e2177540731697934191006e66dd --json | jq -r .status`
+
+    Parameters
+    ----------
+    run_id
+        The run's id, as `redrive run start` and `redrive run list` print it.
+    """
+    redrive = await Redrive.connect()
+    view = await redrive.status(run_id)
+    output = await _output(redrive, run_id, view.status)
+    if json:
+        print_json(run_json(view, output))
+    else:
+        console.print(run_table(view, output))
 
 
 @app.command(name="list")
@@ -112,10 +164,16 @@ async def list_runs(
     status: RunStatus | None = None,
     pipeline: str | None = None,
     tenant: str | None = None,
-    limit: int = 20,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))] = 20,
     json: Json = False,
 ) -> None:
     """List runs, newest first. The list may lag behind by a second.
+
+    **Examples**
+
+    `redrive run list --status failed --pipeline order`
+
+    `redrive run list --limit 1000 --json | jq -r '.[].run_id'`
 
     Parameters
     ----------
@@ -132,16 +190,24 @@ async def list_runs(
     rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
     if json:
         print_json(rows)
-    else:
+    elif rows:
         console.print(runs_table(rows))
+    else:
+        errors.print("no runs")
 
 
 @app.command
-async def cancel(run_id: str, *, reason: str, json: Json = False) -> None:
+async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
     """Cancel an open run: its running step is interrupted, later ones do not start.
+
+    **Example**
+
+    `redrive run cancel run-01a1e2177540731697934191006e66dd --reason "ordered twice"`
 
     Parameters
     ----------
+    run_id
+        The run's id, as `redrive run start` and `redrive run list` print it.
     reason
         Why; kept in the run's history.
     """
@@ -150,4 +216,4 @@ async def cancel(run_id: str, *, reason: str, json: Json = False) -> None:
     if json:
         print_json({"run_id": run_id, "requested": "cancel"})
     else:
-        console.print(f"cancellation of {run_id} requested")
+        console.print(f"asked {run_id} to stop; `redrive run status {run_id}` shows when it has", soft_wrap=True)

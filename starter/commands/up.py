@@ -1,90 +1,97 @@
 """`redrive up`: the whole stack in one terminal."""
 
 import asyncio
-import signal
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.live import Live
 from rich.prompt import Confirm
 from rich.table import Table
+from rich.text import Text
 
 from redrive.errors import InvalidInput
-from redrive.settings import Settings
+from redrive.settings import read_settings
+from starter.signals import until_signalled
+from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports
 from starter.stack.stack import Stack, wipe
 from starter.terminal import console
 
+_PORT = Number(gte=1, lte=65535)
+_STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
+
 
 async def up(
     *,
-    modules: Annotated[str | None, Parameter(help="Python modules to import, with commas.")] = None,
-    workers: int = 1,
-    temporal_port: int | None = None,
-    ui_port: int | None = None,
-    postgres_port: int | None = None,
-    fresh: Annotated[bool, Parameter(negative="")] = False,
-    yes: Annotated[bool, Parameter(negative="")] = False,
+    modules: str | None = None,
+    workers: Annotated[int, Parameter(validator=Number(gte=0, lte=64))] = 1,
+    temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    fresh: bool = False,
+    yes: bool = False,
 ) -> None:
     """Start Temporal, PostgreSQL and a worker, and keep them running until Ctrl-C.
 
     State lives in `.redrive/`: the next `up` goes on where this one stopped, with every run that was open.
     Set TEMPORAL_ADDRESS or DATABASE_URL to use a server of your own instead of the embedded one.
 
-    Example: `redrive up --modules my_modules` starts a worker with the modules of my_modules.py.
+    **Examples**
+
+    `redrive up` runs the examples that come with Redrive.
+
+    `redrive up --modules greet,orders --workers 2` runs the modules of your greet.py and orders.py.
 
     Parameters
     ----------
+    modules
+        Python modules to import, with commas between; files of this directory too. Without it REDRIVE_MODULES, or
+        the examples.
     workers
-        How many worker processes.
+        How many worker processes; 0 when you start them yourself with `redrive worker`.
     temporal_port
         Port of the Temporal server; without it 7233, or any free one.
     ui_port
         Port of the Temporal Web UI; without it 8233, or any free one.
     postgres_port
-        Port of PostgreSQL; without it 5432, or any free one.
+        Port of PostgreSQL; without it 15432, or any free one.
     fresh
-        Forget everything first: all runs and records.
+        Forget everything first: all runs and records. Asks before it does.
     yes
         Do not ask before `--fresh` forgets everything.
     """
-    settings = Settings()
+    settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    chosen = settings.modules if modules is None else tuple(modules.split(","))
     ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port)
-    stop = stop_signal()
+    stack = Stack(settings, ports=ports, workers=workers)
     console.print("starting …")
-    async with Stack(settings, ports=ports, modules=chosen, workers=workers) as stack:
+    async with _shown(stack), until_signalled(), stack:
         print_addresses(stack)
-        await _show_until(stop, stack)
-        console.print("stopping …")
-    console.print("stopped")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            console.print("stopping …")
+    console.print("stopped; the next `redrive up` goes on from here")
 
 
 async def _forget(state_dir: Path, *, sure: bool) -> None:
     if not sure:
         if not sys.stdin.isatty():
             raise InvalidInput("--fresh: forgets every run and record; add --yes when there is no terminal to ask on")
-        if not Confirm.ask(f"Forget every run and record in {state_dir}?", default=False):
+        if not Confirm.ask(f"Forget every run and record in {state_dir}?", console=console, default=False):
             raise InvalidInput("--fresh: not confirmed; nothing was changed")
     await wipe(state_dir)
 
 
-def stop_signal() -> asyncio.Event:
-    """Return an event that Ctrl-C or SIGTERM sets."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
-
-
 def print_addresses(stack: Stack) -> None:
-    """Say where everything is."""
+    """Say where everything is, and what to do next."""
     info = stack.info
     database = urlsplit(info.database_url.get_secret_value())
     rows = [
@@ -92,41 +99,47 @@ def print_addresses(stack: Stack) -> None:
         ("Web UI", info.web_ui or "where your Temporal server has it"),
         ("PostgreSQL", f"{database.hostname}:{database.port or 5432}{database.path}"),
         ("task queue", info.task_queue),
-        ("modules", ", ".join(info.modules)),
+        ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
     ]
     for name, value in rows:
-        console.print(f"  {name:<11}{value}")
-    console.print("Ctrl-C stops everything; state is kept.")
+        console.print(f"  {name:<11}{value}", markup=False, soft_wrap=True)
+    console.print("Ctrl-C stops everything; state is kept. `redrive modules` shows what can be started.")
 
 
-async def _show_until(stop: asyncio.Event, stack: Stack) -> None:
-    """Show one line for each process until it is time to stop."""
-    stopping = asyncio.create_task(stop.wait())
-    with Live(console=console, auto_refresh=False) as live:
-        while not stop.is_set():
-            if console.is_terminal:
-                live.update(_table(stack), refresh=True)
-            else:
-                _print_lines(stack)
-            changed = asyncio.create_task(stack.wait_changed())
-            await asyncio.wait({stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
+@contextlib.asynccontextmanager
+async def _shown(stack: Stack) -> AsyncIterator[None]:
+    """Show one line for each process, from the start to the stop."""
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        showing = asyncio.create_task(_show_on(live, stack) if console.is_terminal else _print_changes(stack))
+        try:
+            yield
+        finally:
+            showing.cancel()
+            await asyncio.wait({showing})
 
 
-def _lines(stack: Stack) -> Sequence[tuple[str, str, str, str]]:
-    return [
-        (status.name, status.state, f"pid {status.pid}" if status.pid else "", f"restarts {status.restarts}")
-        for status in stack.children.values()
-    ]
+async def _show_on(live: Live, stack: Stack) -> None:
+    while True:
+        table = Table(box=None, show_header=False)
+        for status in stack.children.values():
+            state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
+            table.add_row(status.name, state, *_facts(status))
+        live.update(table, refresh=True)
+        await stack.wait_changed()
 
 
-def _table(stack: Stack) -> Table:
-    table = Table(box=None, show_header=False)
-    for line in _lines(stack):
-        table.add_row(*line)
-    return table
+async def _print_changes(stack: Stack) -> None:
+    said: dict[str, str] = {}
+    while True:
+        for name, status in stack.children.items():
+            line = "  ".join(part for part in (name, status.state, *_facts(status)) if part)
+            started = status.state is not ChildState.STARTING and (status.pid or name in said)
+            if started and said.get(name) != line:
+                console.print(line, markup=False, soft_wrap=True)
+                said[name] = line
+        await stack.wait_changed()
 
 
-def _print_lines(stack: Stack) -> None:
-    for line in _lines(stack):
-        console.print("  ".join(part for part in line if part))
+def _facts(status: ChildStatus) -> tuple[str, str, str]:
+    pid = f"pid {status.pid}" if status.pid else ""
+    return pid, f"restarts {status.restarts}", status.note.partition("\n")[0]

@@ -1,21 +1,28 @@
 """`redrive worker`: a worker alone."""
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from redrive.logs import configure_logging
-from redrive.settings import Settings
+from redrive.settings import read_settings
 from worker import serve
 
 
-async def worker(
-    *, modules: Annotated[str | None, Parameter(help="Python modules to import, with commas.")] = None
-) -> None:
-    """Run a worker until SIGTERM or Ctrl-C. Any number may run side by side.
+async def worker(*, modules: str | None = None) -> None:
+    """Run a worker until SIGTERM or Ctrl-C. Any number may run side by side, on any number of machines.
 
-    Example: `redrive worker --modules my_modules`. Without the option, REDRIVE_MODULES says what to import.
+    It takes work from TEMPORAL_ADDRESS or the Temporal profile of the environment; without them, from the stack that
+    `redrive up` runs in this directory.
+
+    **Examples**
+
+    `redrive worker --modules greet` runs the modules of your greet.py.
+
+    `REDRIVE_LOG_FORMAT=json redrive worker` logs one JSON object a line.
+
+    Parameters
+    ----------
+    modules
+        Python modules to import, with commas between; files of this directory too. Without it REDRIVE_MODULES, or
+        the examples.
     """
-    settings = Settings() if modules is None else Settings(modules=tuple(modules.split(",")))
+    settings = read_settings() if modules is None else read_settings(modules=modules)
     configure_logging(settings.log_level, settings.log_format)
     await serve(settings)

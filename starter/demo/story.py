@@ -14,6 +14,11 @@ class Scene:
     about: str
     ends: RunStatus = RunStatus.SUCCESS
 
+    @property
+    def title(self) -> str:
+        """The pipeline, and what is ordered."""
+        return f"{self.pipeline} {self.payload.get('item', '')}".strip()
+
 
 SCENES = (
     Scene("hello", {"name": "Ada"}, "one step, no service"),

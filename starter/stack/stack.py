@@ -29,7 +29,7 @@ from starter.stack.placement import SHELTER, Placement, find_postgres, place, sh
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
 from starter.stack.postgres_data import end_leftover
-from starter.stack.state import StackInfo, StateDirectory, hold, writing
+from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
@@ -106,7 +106,6 @@ class Stack:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._announced = False
         await self._undo.aclose()
 
     async def _start(self) -> None:
@@ -121,6 +120,7 @@ class Stack:
         await migrate(self._info.database_url.get_secret_value())
         if worker:
             await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
+        self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
 
@@ -157,7 +157,7 @@ class Stack:
     def _hold_shelter(self, placement: Placement) -> None:
         # A state directory that was copied by hand names the same shelter as the one that it was copied from.
         if placement.data.parent != self._state.path:
-            self._undo.callback(os.close, hold(placement.data.parent / "lock"))
+            self._undo.enter_context(holding(placement.data.parent / "lock"))
 
     def _port(self, what: str, asked: int | None, preferred: int) -> int:
         reservation = reserve(what, asked=asked, preferred=preferred)
@@ -196,6 +196,13 @@ class Stack:
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
         return [worker_program(name, worker, environment, state.ready / name) for name in names]
 
+    def _withdraw(self) -> None:
+        """Let nobody find a stack that is stopping."""
+        self._announced = False
+        # A disk that cannot be written any more must not keep the children from being stopped; the lock tells, too.
+        with contextlib.suppress(OSError):
+            self._state.info.unlink(missing_ok=True)
+
     def _rewrite_info(self) -> None:
         if self._announced:
             try:
@@ -208,8 +215,9 @@ async def wipe(state_dir: Path) -> None:
     """Remove all that a stack has kept: runs, records, logs. Refuses, with `StackError`, while the stack is running."""
     with StateDirectory(state_dir) as state:
         shelter = sheltered(state)
-        await end_leftover(shelter / "data" if shelter else state.postgres)
-        if shelter:
-            with writing(shelter):
-                shutil.rmtree(shelter, ignore_errors=not shelter.exists())
+        if shelter and shelter.exists():
+            with writing(shelter), holding(shelter / "lock"):
+                await end_leftover(shelter / "data")
+                shutil.rmtree(shelter)
+        await end_leftover(state.postgres)
         state.clear()

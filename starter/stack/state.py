@@ -45,7 +45,7 @@ class StateDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self._lock: int | None = None
+        self._undo = contextlib.ExitStack()
 
     @property
     def info(self) -> Path:
@@ -73,24 +73,17 @@ class StateDirectory:
         return self.path / "ready"
 
     def __enter__(self) -> "StateDirectory":
-        with writing(self.path):
+        with writing(self.path), contextlib.ExitStack() as undo:
             self._make(self.path, 0o711 if os.geteuid() == 0 else 0o700)
-            self._lock = hold(self.path / "lock")
-            try:
-                self.info.unlink(missing_ok=True)
-                for directory in (self.logs, self.temporal, self.ready):
-                    self._make(directory, 0o700)
-            except BaseException:
-                self.__exit__()
-                raise
+            undo.enter_context(holding(self.path / "lock"))
+            self.info.unlink(missing_ok=True)
+            for directory in (self.logs, self.temporal, self.ready):
+                self._make(directory, 0o700)
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                self.info.unlink(missing_ok=True)
-            os.close(self._lock)
-            self._lock = None
+        self._undo.close()
 
     def write_info(self, info: StackInfo) -> None:
         """Tell others where the stack is, in one step: a reader sees the old file or the new one."""
@@ -114,8 +107,9 @@ class StateDirectory:
             directory.chmod(mode)
 
 
-def hold(lock: Path) -> int:
-    """Lock a file until the returned descriptor is closed, or raise `StackError` naming the process that holds it."""
+@contextlib.contextmanager
+def holding(lock: Path) -> Iterator[None]:
+    """Lock a file for the length of a block, or raise `StackError` naming the process that holds it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LOCK_PATIENCE
     while not _locked(descriptor, fcntl.LOCK_EX):
@@ -129,9 +123,12 @@ def hold(lock: Path) -> int:
             f"a stack is already running in {lock.parent} (process {holder or 'unknown'}): "
             "stop it first, or set REDRIVE_STATE_DIR to another directory"
         )
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def find_running(state_dir: Path) -> StackInfo | None:

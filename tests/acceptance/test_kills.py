@@ -1,0 +1,111 @@
+"""Nothing is lost: kill -9 of every process of a stack while fifty runs of three steps are on their way."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import psutil
+import pytest
+
+from redrive import Redrive
+from redrive.contracts import RunStatus, StepStatus
+from tests.acceptance.live import ROOT, Sink, Up, insist, until, working_directory
+from tests.conftest import eventually
+
+RUNS = 50
+STEPS = ("first", "second", "third")
+MODULES = "tests.acceptance.effects"
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+async def sink() -> AsyncIterator[Sink]:
+    """One service for all tests of this file: runs have numbers of their own."""
+    async with Sink().serving() as sink:
+        yield sink
+
+
+def _variables(sink: Sink) -> dict[str, str]:
+    return {
+        "REDRIVE_SERVICES": json.dumps({"sink": {"base_url": sink.address}}),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture(scope="module")
+def up(sink: Sink) -> Iterator[Up]:
+    """A stack with two workers, which is killed piece by piece."""
+    with (
+        working_directory() as directory,
+        Up(directory, "--workers", "2", "--modules", MODULES, variables=_variables(sink)) as up,
+    ):
+        yield up
+
+
+@pytest.mark.parametrize("victim", ["worker-1", "temporal", "postgres"])
+async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) -> None:
+    """Every run succeeds, every effect arrives, duplicates carry the same key, and the victim is started again."""
+    redrive = await Redrive.connect(up.settings)
+    numbers = [next(_numbers) for _ in range(RUNS)]
+    arrived = sink.arrivals
+    runs = asyncio.gather(*(_run(redrive, number) for number in numbers))
+
+    await eventually(lambda: _truth(sink.arrivals >= arrived + RUNS // 2))
+    killed = up.info.children[victim]
+    os.kill(killed, signal.SIGKILL)
+    assert sink.arrivals < arrived + RUNS * len(STEPS), "all was over before the kill"
+    run_ids = await runs
+
+    keys = {path: set(sink.keys[path]) for path in sink.keys}
+    for number, run_id in zip(numbers, run_ids, strict=True):
+        for step in STEPS:
+            assert keys.get(f"/{number}/{step}") == {f"{run_id}:{step}:effect"}
+    pid = until(lambda: up.restarted(victim), what=f"restart of {victim}")
+    assert pid != killed
+    assert up.info.children[victim] == pid
+    assert all(psutil.pid_exists(child) for child in up.info.children.values())
+    assert set(up.info.children) == {"temporal", "postgres", "worker-1", "worker-2"}
+
+
+async def _run(redrive: Redrive, number: int) -> str:
+    """Start one run, however often it must be asked for, and wait until it has succeeded."""
+    key = f"kill-test:{number}"
+    started = await insist(lambda: redrive.start("effects", {"number": number}, key=key))
+    result = await insist(lambda: redrive.result(started.run_id))
+    assert result.status is RunStatus.SUCCESS
+    return started.run_id
+
+
+async def _truth(value: bool) -> bool:
+    return value
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
+async def test_next_up_finishes_what_the_last_one_left(sink: Sink, number: signal.Signals, code: int) -> None:
+    """A run that retries while `up` is stopped, or killed, finishes under the next `up`; no process is left."""
+    order = next(_numbers)
+    with working_directory() as directory:
+        up = Up(directory, "--modules", MODULES, variables=_variables(sink))
+        with up:
+            sink.refusing = True
+            redrive = await Redrive.connect(up.settings)
+            run = await redrive.start("effects", {"number": order})
+            await eventually(lambda: _is_retrying(redrive, run.run_id))
+            assert up.stop(number) == code
+        sink.refusing = False
+        with up:
+            redrive = await Redrive.connect(up.settings)
+            await insist(lambda: redrive.result(run.run_id))
+            view = await redrive.status(run.run_id)
+    assert view.status is RunStatus.SUCCESS
+    assert view.steps[0].attempt > 1
+    assert [set(sink.keys[f"/{order}/{step}"]) for step in STEPS] == [{f"{run.run_id}:{step}:effect"} for step in STEPS]
+
+
+async def _is_retrying(redrive: Redrive, run_id: str) -> bool:
+    steps = (await redrive.status(run_id)).steps
+    return bool(steps) and steps[0].status is StepStatus.RETRYING

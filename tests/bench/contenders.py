@@ -1,0 +1,92 @@
+"""The two contenders: a worker process each on the same server, and a way to make one run from this process."""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+from temporalio.client import Client
+
+from redrive import Redrive
+from redrive.connection import connect_temporal
+from redrive.settings import Settings
+from starter.stack.child import Program
+from starter.stack.stack import Stack
+from starter.stack.supervisor import Supervisor
+from starter.stack.workers import find_worker, worker_environment, worker_program
+from tests.bench.models import Order
+from tests.bench.modules import PIPELINES
+from tests.bench.plain import PlainRun
+
+ORDER = Order(number=7, customer="c-1")
+REDRIVE, PLAIN = "redrive", "plain"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work: `run(steps)` starts a run of that many steps and waits until it has ended."""
+
+    name: str
+    worker: psutil.Process
+    server: psutil.Process
+    run: Callable[[int], Awaitable[object]]
+
+
+@contextlib.asynccontextmanager
+async def contenders() -> AsyncIterator[list[Contender]]:
+    """Bring up a stack with a worker for each contender; everything is stopped and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-") as directory:
+        state = Path(directory)
+        async with Stack(Settings(), state_dir=state, modules=["tests.bench.modules"], workers=0) as stack:
+            environment = _with_bytecode(worker_environment(stack.info, state_dir=state, embedded_temporal=True), state)
+            address = stack.info.temporal_address
+            workers = Supervisor(state / "logs")
+            try:
+                await workers.start(
+                    worker_program(REDRIVE, find_worker(), environment, state / REDRIVE),
+                    _plain_program(address, environment, state / PLAIN),
+                )
+                client = await connect_temporal(Settings(temporal_address=address))
+                redrive = Redrive(client, task_queue=stack.info.task_queue)
+                server = psutil.Process(stack.info.children["temporal"])
+                pids = {name: status.pid for name, status in workers.statuses.items()}
+                yield [
+                    Contender(REDRIVE, psutil.Process(pids[REDRIVE]), server, partial(_run_redrive, redrive)),
+                    Contender(PLAIN, psutil.Process(pids[PLAIN]), server, partial(_run_plain, client)),
+                ]
+            finally:
+                await workers.stop()
+
+
+def _with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]:
+    """Let the workers keep compiled code, as installed ones do: the sandbox loads the workflow's file for each run."""
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": str(state / "bytecode")}
+
+
+def _plain_program(address: str, environment: Mapping[str, str], ready_file: Path) -> Program:
+    return Program(
+        name=PLAIN,
+        title="the plain worker",
+        command=[sys.executable, "-m", "tests.bench.plain_worker", address, PLAIN, str(ready_file)],
+        environment=environment,
+        directory=Path.cwd(),
+        ready=partial(asyncio.to_thread, ready_file.exists),
+    )
+
+
+async def _run_redrive(redrive: Redrive, steps: int) -> object:
+    started = await redrive.start(PIPELINES[steps], ORDER)
+    return await redrive.result(started.run_id)
+
+
+async def _run_plain(client: Client, steps: int) -> object:
+    return await client.execute_workflow(
+        PlainRun.run, args=[ORDER, steps], id=f"plain-{uuid.uuid4().hex}", task_queue=PLAIN
+    )

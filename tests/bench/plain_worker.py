@@ -1,0 +1,30 @@
+"""The worker process of the plain workflow: `python -m tests.bench.plain_worker ADDRESS TASK_QUEUE READY_FILE`."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Worker
+
+from tests.bench.plain import PlainRun
+from tests.bench.plain_steps import STEPS
+
+
+async def serve(address: str, task_queue: str, ready_file: Path) -> None:
+    """Run a worker until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    async with Worker(client, task_queue=task_queue, workflows=[PlainRun], activities=STEPS):
+        ready_file.touch()
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    # Interpreter shutdown with Temporal's native threads alive can crash; there is nothing left to clean up.
+    os._exit(0)

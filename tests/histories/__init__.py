@@ -1,0 +1,1 @@
+"""Stored histories of runs: what workflow code of today has to be able to replay."""

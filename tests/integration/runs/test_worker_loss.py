@@ -1,0 +1,59 @@
+"""A worker process that is killed in the middle of a step."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from temporalio.client import Client
+
+from redrive import Category, Redrive, Registry, RunStatus
+from redrive.settings import Settings
+from tests.conftest import eventually
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextlib.asynccontextmanager
+async def worker_process(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run worker.py as a process of its own."""
+    chosen = {
+        "TEMPORAL_ADDRESS": str(settings.temporal_address),
+        "REDRIVE_TASK_QUEUE": settings.task_queue,
+        "REDRIVE_MODULES": "tests.integration.runs.sleepers",
+        "REDRIVE_LOG_LEVEL": "error",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "worker.py", cwd=ROOT, env={**os.environ, **chosen})
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_a_step_whose_worker_was_killed_is_done_by_another(
+    settings: Settings, temporal: Client, tmp_path: Path
+) -> None:
+    """The lost try is listed as Interrupted, and the next one succeeds elsewhere."""
+    sign = tmp_path / "begun"
+    redrive = Redrive(temporal, task_queue=settings.task_queue, registry=Registry())
+    run_id = f"napping-{settings.task_queue}"
+    order = {"pipeline": "napping", "payload": {"sign": str(sign)}}
+    await temporal.start_workflow("ModuleRun", order, id=run_id, task_queue=settings.task_queue)
+
+    async def begun() -> bool:
+        return sign.exists()
+
+    async with worker_process(settings) as process:
+        await eventually(begun)
+        process.kill()
+        await process.wait()
+    async with worker_process(settings):
+        result = await redrive.result(run_id)
+    assert result.status is RunStatus.SUCCESS
+    assert result.output == {"attempt": 2}
+    (entry,) = result.steps[0].attempts
+    assert (entry.attempt, entry.category, entry.error_type) == (1, Category.TIMEOUT, "Interrupted")

@@ -1,0 +1,81 @@
+"""Today's workflow code replays the histories of runs that yesterday's code made."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from redrive.contracts import Workflow
+from worker import WORKFLOWS, workflow_runner
+
+HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
+SCENES = {"three_steps", "healed", "failed", "canceled", "started_by_name", "continued_1", "continued_2"}
+
+
+@workflow.defn(name=Workflow.MODULE_RUN, sandboxed=False)
+class ChangedRun:
+    """A run that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
+def history(file: Path) -> WorkflowHistory:
+    """Read a stored history."""
+    return WorkflowHistory.from_json(file.stem, file.read_text())
+
+
+def test_there_is_a_history_of_every_kind_of_run() -> None:
+    """None of the stored histories is lost unnoticed."""
+    assert {file.stem for file in HISTORIES} >= SCENES
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+async def test_a_stored_history_replays(file: Path) -> None:
+    """The workflow code, sandbox and converter of the worker take the same decisions again."""
+    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
+    await replayer.replay_workflow(history(file))
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
+    """The check can fail: a workflow that begins with another command does not replay."""
+    replayer = Replayer(workflows=[ChangedRun], data_converter=pydantic_data_converter)
+    with pytest.raises(NondeterminismError):
+        await replayer.replay_workflow(history(file))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Go through all texts of a history, those inside payloads included."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "data" and isinstance(inner, str):
+                yield base64.b64decode(inner).decode()
+            else:
+                yield from texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+def test_a_stored_history_names_no_machine_and_no_directory(file: Path) -> None:
+    """What is in the repository does not tell where it was recorded."""
+    found = [
+        text for text in texts(json.loads(file.read_text())) if re.search(r"\d+@|File \\?\"/|/(?:root|home)/", text)
+    ]
+    assert found == []

@@ -1,0 +1,113 @@
+"""Log lines as they come out on stderr."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from redrive.logs import FIELDS, Format, Level, configure_logging, get_logger
+from redrive.redaction import MARK, Redactor
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """Leave logging as it was for the tests after."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    quiet = {name: logging.getLogger(name).level for name in ("httpx", "httpcore", "asyncio")}
+    yield
+    root.handlers, level = before
+    root.setLevel(level)
+    for name, was in quiet.items():
+        logging.getLogger(name).setLevel(was)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
+    """What was logged since the last call, as JSON."""
+    configure_logging("info", "json")
+    return lambda: [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_line_is_json_with_event_and_facts(lines: Lines) -> None:
+    """An event comes out as one object with time, level, logger and its facts."""
+    get_logger("redrive.test").info("step.failed", run_id="run-1", attempt=2)
+    [line] = lines()
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "step.failed", "level": "info", "logger": "redrive.test", "run_id": "run-1", "attempt": 2}
+    assert line.keys() <= FIELDS.keys()
+
+
+def test_facts_bound_once_are_on_every_line(lines: Lines) -> None:
+    """Context variables reach our own lines and those of other libraries."""
+    with structlog.contextvars.bound_contextvars(run_id="run-1", tenant_id="acme"):
+        get_logger("a").info("step.started")
+        logging.getLogger("temporalio.worker").warning("poll failed for %s", "queue")
+    assert [(line["event"], line["run_id"], line["tenant_id"]) for line in lines()] == [
+        ("step.started", "run-1", "acme"),
+        ("poll failed for queue", "run-1", "acme"),
+    ]
+
+
+def test_secret_is_nowhere_in_a_line(lines: Lines) -> None:
+    """Values, nested values, messages, tracebacks and other libraries' lines are all redacted."""
+    log = get_logger("a")
+    try:
+        int("token=Zq1")
+    except ValueError:
+        log.exception("call.failed", password="Zq2", nested={"api_key": "Zq3"}, error=RuntimeError("Bearer Zq45"))
+        logging.getLogger("other").exception("password=%s", "Zq6")
+    logged = lines()
+    assert "Zq" not in json.dumps(logged)
+    assert logged[0]["password"] == MARK
+    assert "token=" in logged[0]["exception"]
+    assert "token=" in logged[1]["exception"]
+
+
+def test_level_and_chatty_libraries_are_obeyed(lines: Lines) -> None:
+    """Lines below the level are dropped, and httpx tells of no request."""
+    get_logger("a").debug("step.heartbeat")
+    logging.getLogger("httpx").info("HTTP Request")
+    logging.getLogger("asyncio").debug("Using selector")
+    logging.getLogger("temporalio").info("kept")
+    assert [line["event"] for line in lines()] == ["kept"]
+
+
+def test_extra_facts_of_temporal_are_kept_and_others_dropped(lines: Lines) -> None:
+    """Temporal's own context comes along; an unknown extra may be a payload and does not."""
+    extra = {"temporal_activity": {"attempt": 2}, "payload": "Zq"}
+    logging.getLogger("temporalio").warning("slow", extra=extra)
+    [line] = lines()
+    assert line["temporal_activity"] == {"attempt": 2}
+    assert "payload" not in line
+
+
+def test_configuring_again_does_not_double_the_lines(lines: Lines) -> None:
+    """A second call replaces the first."""
+    configure_logging("warning", "json", Redactor(extra_keys=["iban"]))
+    get_logger("a").info("step.started")
+    get_logger("a").warning("step.failed", iban="DE00")
+    assert [(line["event"], line["iban"]) for line in lines()] == [("step.failed", MARK)]
+
+
+@pytest.mark.parametrize(("fmt", "is_json"), [("pretty", False), ("auto", True)])
+def test_format_follows_the_setting(capsys: pytest.CaptureFixture[str], fmt: Format, is_json: bool) -> None:
+    """Auto is JSON where stderr is no terminal; pretty is text with a traceback and no raw control characters."""
+    level: Level = "debug"
+    configure_logging(level, fmt)
+    try:
+        int("password=Zq1")
+    except ValueError:
+        get_logger("a").exception("call.failed", error="\x1b[2Jgone", cookie="Zq2")
+    out = capsys.readouterr().err
+    assert (out[0] == "{") is is_json
+    assert "ValueError: invalid" in out
+    assert "Zq" not in out
+    assert "\x1b[2J" not in out

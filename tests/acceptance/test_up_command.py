@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.acceptance.live import COMMAND, ROOT, Up, environment, working_direct
 
 def _first_module() -> str:
     """Return the README's first module, as it is pasted into greet.py."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     return next(block for block in blocks if "@module" in block)
 
 
@@ -28,11 +27,11 @@ def up() -> Iterator[Up]:
             yield up
 
 
-def _redrive(up: Up, *words: str) -> subprocess.CompletedProcess[str]:
+def _redrive(up: Up, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [COMMAND, *words],
         cwd=up.directory,
-        env=environment(),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -77,8 +76,17 @@ def test_second_up_is_refused(up: Up) -> None:
     assert json.loads(_redrive(up, "run", "list", "--json").stdout)
 
 
+def test_taken_port_is_refused(up: Up) -> None:
+    """A port that somebody asked for and another has: a sentence that names it, and nothing started."""
+    port = up.info.temporal_address.rpartition(":")[2]
+    with working_directory() as directory:
+        said = _redrive(up, "up", "--temporal-port", port, REDRIVE_STATE_DIR=str(directory / "state"))
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"redrive: port {port} for the Temporal server is taken")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_can_be_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
+def test_up_can_be_stopped_while_it_starts(number: signal.Signals) -> None:
     """The stop is clean at any time: exit code 0, and nothing left running."""
     with working_directory() as directory:
         up = Up(directory)

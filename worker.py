@@ -159,6 +159,7 @@ async def serve(settings: Settings) -> None:
 def main() -> None:
     """Run the worker as a program."""
     code = 0
+    configure_logging()
     try:
         settings = read_settings()
         configure_logging(settings.log_level, settings.log_format)

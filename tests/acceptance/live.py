@@ -74,7 +74,8 @@ class Up:
         self._words = words
         self._variables = variables or {}
 
-    def __enter__(self) -> Self:
+    def launch(self) -> None:
+        """Start it and return at once."""
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [COMMAND, "up", *self._words],
@@ -84,6 +85,13 @@ class Up:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
             )
+
+    def until_it_has_children(self) -> list[psutil.Process]:
+        """Wait until it is in the middle of starting."""
+        return until(self.family, what="children of redrive up")
+
+    def __enter__(self) -> Self:
+        self.launch()
         try:
             until(self._started, within=60, what="redrive up")
         except BaseException:

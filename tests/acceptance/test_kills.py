@@ -12,7 +12,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.contracts import RunStatus, StepStatus
-from tests.acceptance.live import ROOT, Sink, Up, insist, until, working_directory
+from tests.acceptance.live import COMMAND, ROOT, Sink, Up, environment, insist, until, working_directory
 from tests.conftest import eventually
 
 RUNS = 50
@@ -82,6 +82,23 @@ async def _run(redrive: Redrive, number: int) -> str:
 
 async def _truth(value: bool) -> bool:
     return value
+
+
+async def test_wait_outlasts_the_restart_of_the_server(up: Up, sink: Sink) -> None:
+    """`run start --wait` goes on when the Temporal server is killed under it, as the run does."""
+    words = ("run", "start", "effects", "--payload", json.dumps({"number": next(_numbers)}), "--wait")
+    sink.refusing = True
+    waiting = await asyncio.create_subprocess_exec(
+        *(COMMAND, *words), cwd=up.directory, env=environment(), stdout=asyncio.subprocess.PIPE
+    )
+    assert waiting.stdout
+    while "RETRYING" not in (line := (await waiting.stdout.readline()).decode()):
+        assert line, "the wait ended before its time"
+    os.kill(up.info.children["temporal"], signal.SIGKILL)
+    sink.refusing = False
+    rest, _ = await waiting.communicate()
+    assert waiting.returncode == 0
+    assert "third  SUCCESS" in rest.decode()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])

@@ -1,0 +1,116 @@
+"""What the README and the examples promise of `redrive up`, tried as written."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.live import COMMAND, ROOT, Up, environment, working_directory
+
+
+def _first_module() -> str:
+    """Return the README's first module, as it is pasted into greet.py."""
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return next(block for block in blocks if "@module" in block)
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    """`redrive up` in a directory with the README's greet.py, and the examples beside it."""
+    with working_directory() as directory:
+        (directory / "greet.py").write_text(_first_module())
+        with Up(directory, "--modules", "greet,examples") as up:
+            yield up
+
+
+def _redrive(up: Up, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *words],
+        cwd=up.directory,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_module_of_the_readme_works_as_pasted(up: Up) -> None:
+    """The module is found, started by name, and its result shown; other commands find the stack by its directory."""
+    said = _redrive(up, "run", "start", "greet", "--payload", '{"name":"Ada"}', "--wait")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.rstrip().endswith('result: {"text":"Hello, Ada!"}')
+
+
+def test_misspelt_field_is_refused_by_name(up: Up) -> None:
+    """The README's second example: nothing is started, and the missing field is named."""
+    said = _redrive(up, "run", "start", "greet", "--payload", '{"nmae": "Ada"}')
+    assert said.returncode == 1
+    assert "name" in said.stderr
+
+
+def test_caller_example_runs_as_written(up: Up) -> None:
+    """`python examples/caller.py` starts a run once, looks at it, and reads its result."""
+    said = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "caller.py")],
+        cwd=up.directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first, _, last = said.stdout.splitlines()
+    assert (first, last) == ("True True", "Hello, Ada!")
+
+
+def test_second_up_is_refused(up: Up) -> None:
+    """It names the process that has the directory, and neither stops nor changes anything."""
+    said = _redrive(up, "up")
+    assert said.returncode == 1
+    assert f"(process {up.process.pid})" in said.stderr
+    assert json.loads(_redrive(up, "run", "list", "--json").stdout)
+
+
+def test_taken_port_is_refused(up: Up) -> None:
+    """A port that somebody asked for and another has: a sentence that names it, and nothing started."""
+    port = up.info.temporal_address.rpartition(":")[2]
+    with working_directory() as directory:
+        said = _redrive(up, "up", "--temporal-port", port, REDRIVE_STATE_DIR=str(directory / "state"))
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"redrive: port {port} for the Temporal server is taken")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_can_be_stopped_while_it_starts(number: signal.Signals) -> None:
+    """The stop is clean at any time: exit code 0, and nothing left running."""
+    with working_directory() as directory:
+        up = Up(directory)
+        up.launch()
+        family = up.until_it_has_children()
+        assert up.stop(number) == 0
+        assert not any(process.is_running() for process in family)
+        assert "stopped" in up.text
+
+
+def test_module_that_cannot_be_imported_is_quoted() -> None:
+    """The worker's own words reach the terminal, with exit code 1 and everything stopped."""
+    with working_directory() as directory:
+        (directory / "broken.py").write_text("import no_such_library")
+        said = subprocess.run(
+            [COMMAND, "up", "--modules", "broken"],
+            cwd=directory,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert said.returncode == 1
+    assert "cannot import 'broken'" in said.stderr
+    assert "No module named 'no_such_library'" in said.stderr
+    assert "Traceback" not in said.stderr

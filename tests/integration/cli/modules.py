@@ -1,0 +1,40 @@
+"""Modules for the command line's tests: one that waits until it is stopped, one that refuses, one that heals."""
+
+import asyncio
+from datetime import timedelta
+
+from pydantic import BaseModel
+
+from redrive import ModuleContext, Pipeline, RetryPolicy, Terminal, Transient, module
+
+QUICK = RetryPolicy(base=timedelta(milliseconds=300), cap=timedelta(seconds=1), max_attempts=3, timeout=timedelta(30))
+
+
+class Nothing(BaseModel):
+    """No fields."""
+
+
+@module("wait", policy=QUICK)
+async def wait(ctx: ModuleContext, given: Nothing) -> Nothing:
+    """Wait until somebody cancels the run."""
+    await asyncio.sleep(3600)
+    return given
+
+
+@module("refuse", policy=QUICK)
+async def refuse(ctx: ModuleContext, given: Nothing) -> Nothing:
+    """Fail for good."""
+    raise Terminal("the [red]card[/red] is stolen")
+
+
+@module("heal", policy=QUICK)
+async def heal(ctx: ModuleContext, given: Nothing) -> Nothing:
+    """Fail once, then work."""
+    if ctx.attempt == 1:
+        raise Transient("the terminal is restarting")
+    return given
+
+
+Pipeline("wait", wait)
+Pipeline("refuse", refuse)
+Pipeline("heal", heal)

@@ -1,0 +1,171 @@
+"""`redrive run …` and `redrive modules` against a real worker process."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+from tests.integration.cli.conftest import COMMAND, CommandLine
+
+ADA = '{"name": "Ada"}'
+
+
+async def test_start_prints_the_id_alone(redrive: CommandLine) -> None:
+    """The id on stdout is all that a script has to read."""
+    started = await redrive("run", "start", "hello", "--payload", ADA)
+    run_id = started.out.strip()
+    assert started.code == 0
+    assert (await redrive("run", "status", run_id, "--json")).document["run_id"] == run_id
+
+
+async def test_start_with_wait_shows_progress_and_result(redrive: CommandLine) -> None:
+    """Steps are told as they change, and the result stands at the end."""
+    said = await redrive("run", "start", "heal", "--wait")
+    assert said.code == 0
+    assert "heal  RETRYING  attempt 1 of 3  unknown: the terminal is restarting" in said.out
+    assert "heal  SUCCESS  attempt 2 of 3" in said.out
+    assert said.out.rstrip().endswith("result: {}")
+
+
+@pytest.mark.parametrize("source", ["-", "--file=-"])
+async def test_payload_comes_from_stdin(redrive: CommandLine, source: str) -> None:
+    """A dash reads standard input, in both places where one may write it."""
+    said = await redrive("run", "start", "hello", source, "--wait", "--json", stdin=ADA)
+    assert said.document["output"] == {"text": "Hello, Ada!"}
+
+
+async def test_payload_comes_from_a_file(redrive: CommandLine) -> None:
+    """A relative path is taken from the current directory."""
+    (redrive.directory / "ada.json").write_text(ADA)
+    said = await redrive("run", "start", "hello", "--file", "ada.json", "--wait", "--json")
+    assert said.document["output"] == {"text": "Hello, Ada!"}
+
+
+async def test_same_key_gives_the_same_run(redrive: CommandLine) -> None:
+    """A second start with the key prints the same id and says that nothing was started."""
+    words = ["run", "start", "hello", "--payload", ADA, "--key", "cli:ada"]
+    first, second = await redrive(*words), await redrive(*words)
+    assert first.out == second.out
+    assert "nothing new was started" in second.err
+    assert (await redrive(*words, "--json")).document["is_cached"] is True
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+async def test_failed_run_gives_exit_code_3(redrive: CommandLine, json: list[str]) -> None:
+    """The error is shown as it is, markup of a terminal included, and stdout stays readable by a script."""
+    said = await redrive("run", "start", "refuse", "--wait", *json)
+    assert said.code == 3
+    assert said.sentence.endswith("[run_failed]")
+    assert "the [red]card[/red] is stolen" in said.out
+    if json:
+        assert said.document["status"] == "FAILED"
+
+
+async def test_canceled_run_gives_exit_code_4(redrive: CommandLine) -> None:
+    """A run that somebody cancels ends the wait for it."""
+    waiting = await redrive.start("run", "start", "wait", "--wait", "--key", "cli:canceled")
+    run_id = await _started(waiting)
+    said = await redrive("run", "cancel", run_id, "--reason", "a test", "--json")
+    assert said.document == {"run_id": run_id, "requested": "cancel"}
+    _, err = await waiting.communicate()
+    assert waiting.returncode == 4
+    assert err.decode() == f"redrive: run {run_id} was CANCELED [run_canceled]\n"
+
+
+async def test_ctrl_c_ends_the_wait_and_not_the_run(redrive: CommandLine) -> None:
+    """The run goes on, and its id is the last thing said."""
+    waiting = await redrive.start("run", "start", "wait", "--wait")
+    run_id = await _started(waiting)
+    waiting.send_signal(signal.SIGINT)
+    _, err = await waiting.communicate()
+    assert waiting.returncode == 130
+    assert err.decode() == f"no longer waiting; run {run_id} goes on: see `redrive run status {run_id}`\n"
+    assert (await redrive("run", "status", run_id, "--json")).document["status"] == "RUNNING"
+    assert (await redrive("run", "cancel", run_id, "--reason", "the test is over")).code == 0
+
+
+async def _started(waiting: asyncio.subprocess.Process) -> str:
+    assert waiting.stdout
+    return (await waiting.stdout.readline()).decode().removesuffix(" started\n")
+
+
+async def test_unknown_names_are_refused(redrive: CommandLine) -> None:
+    """A pipeline, a payload and a run that do not fit are named, and the known ones with them."""
+    pipeline = await redrive("run", "start", "helo")
+    assert (pipeline.code, pipeline.out) == (1, "")
+    assert "'helo'" in pipeline.sentence
+    assert "hello" in pipeline.sentence
+    assert "name" in (await redrive("run", "start", "hello", "--payload", '{"nmae": 1}')).sentence
+    for words in (["status", "run-0"], ["cancel", "run-0", "--reason", "x"]):
+        run = await redrive("run", *words)
+        assert (run.code, run.out) == (1, "")
+        assert "'run-0'" in run.sentence
+
+
+async def test_ended_run_cannot_be_canceled(redrive: CommandLine) -> None:
+    """The refusal says that the run has ended."""
+    run_id = (await redrive("run", "start", "hello", "--payload", ADA, "--wait", "--json")).document["run_id"]
+    said = await redrive("run", "cancel", run_id, "--reason", "too late")
+    assert said.code == 1
+    assert "has ended already" in said.sentence
+
+
+async def test_list_shows_what_was_asked_for(redrive: CommandLine) -> None:
+    """Tenant, pipeline and status narrow the list; the status may be written either way."""
+    run_id = (await redrive("run", "start", "refuse", "--tenant", "lister", "--wait", "--json")).document["run_id"]
+    await redrive("run", "start", "hello", "--payload", ADA, "--tenant", "lister", "--wait")
+
+    async def listed(status: str) -> list[str]:
+        said = await redrive("run", "list", "--tenant", "lister", "--status", status, "--json")
+        return [row["run_id"] for row in said.document]
+
+    assert await eventually(lambda: listed("failed")) == [run_id]
+    assert await listed("FAILED") == [run_id]
+    table = await redrive("run", "list", "--tenant", "lister", "--pipeline", "refuse")
+    assert f" {run_id} " in table.out
+    assert "refuse (validation)" in table.out
+    assert len(table.out.splitlines()) == 2
+
+
+async def test_empty_list_says_so(redrive: CommandLine) -> None:
+    """A table without rows would look like a mistake; scripts get an empty list."""
+    said = await redrive("run", "list", "--tenant", "nobody")
+    assert (said.code, said.out, said.err) == (0, "", "no runs\n")
+    assert (await redrive("run", "list", "--tenant", "nobody", "--json")).document == []
+
+
+async def test_modules_lists_what_the_worker_knows(redrive: CommandLine) -> None:
+    """People read fields and policies, scripts the schemas."""
+    table = await redrive("modules")
+    assert "reserve → charge → ship" in table.out
+    assert "item, quantity" in table.out
+    document = (await redrive("modules", "--json")).document
+    hello = next(module for module in document["modules"] if module["name"] == "hello")
+    assert hello["input_schema"]["required"] == ["name"]
+
+
+async def test_without_a_worker_it_says_what_to_start(redrive: CommandLine) -> None:
+    """Nobody on the task queue: a sentence within seconds, not a wait for ever."""
+    said = await redrive("modules", REDRIVE_TASK_QUEUE="nobody-is-here")
+    assert said.code == 1
+    assert "`redrive worker`" in said.sentence
+
+
+async def test_migrate_tells_what_it_did(redrive: CommandLine) -> None:
+    """A schema that is up to date stays as it is."""
+    assert (await redrive("migrate")).out == "the schema is up to date\n"
+    assert (await redrive("migrate", "--json")).document == {"applied": []}
+
+
+async def test_closed_pipe_is_no_error_to_show(redrive: CommandLine, tmp_path: Path) -> None:
+    """`redrive modules --json | head -1` prints one line and no traceback."""
+    process = await asyncio.create_subprocess_shell(
+        f"{COMMAND} modules --json | head -c 1; {COMMAND} modules --help | true",
+        env=redrive.variables | {"PATH": "/usr/bin:/bin"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert (out.decode(), err.decode()) == ("{", "")

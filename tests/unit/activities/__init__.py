@@ -1,0 +1,1 @@
+"""Tests of the parts of activities that need no server."""

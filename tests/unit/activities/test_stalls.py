@@ -1,0 +1,60 @@
+"""The guard against modules that block the event loop."""
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from activities import stalls
+from activities.stalls import StallGuard
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look every 10 ms instead of every half second."""
+    monkeypatch.setattr(stalls, "TICK", 0.01)
+
+
+async def test_a_loop_that_stays_blocked_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """Past the limit the guard gives up, once, and tells the lines that block."""
+    given_up: list[float] = []
+    with StallGuard(timedelta(seconds=0.1), give_up=lambda: given_up.append(time.monotonic())):
+        began = time.monotonic()
+        time.sleep(0.4)  # noqa: ASYNC251 - this is what the guard is for
+    assert len(given_up) == 1
+    assert 0.1 <= given_up[0] - began < 0.4
+    told = capsys.readouterr()
+    assert "worker.stalled" in told.out + told.err
+    assert "test_stalls.py" in told.out + told.err
+
+
+async def test_a_short_block_is_told_and_forgiven(capsys: pytest.CaptureFixture[str]) -> None:
+    """Below the limit the guard warns and goes on."""
+    given_up: list[bool] = []
+    with StallGuard(timedelta(seconds=10), give_up=lambda: given_up.append(True)):
+        await asyncio.sleep(0.02)
+        time.sleep(0.2)  # noqa: ASYNC251 - this is what the guard is for
+        await asyncio.sleep(0.02)
+    told = capsys.readouterr()
+    assert given_up == []
+    assert "worker.blocked" in told.out + told.err
+
+
+async def test_a_loop_that_turns_is_left_alone() -> None:
+    """Waiting is not blocking, however long it takes."""
+    given_up: list[bool] = []
+    with StallGuard(timedelta(seconds=0.3), give_up=lambda: given_up.append(True)):
+        await asyncio.sleep(0.45)
+    assert given_up == []
+
+
+async def test_the_guard_ends_with_its_worker() -> None:
+    """After the context no thread is left that could give up a loop that nobody ticks."""
+    given_up: list[bool] = []
+    with StallGuard(timedelta(seconds=0.05), give_up=lambda: given_up.append(True)):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)
+    assert given_up == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "stall-guard"]

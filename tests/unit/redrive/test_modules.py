@@ -1,0 +1,297 @@
+"""Modules, pipelines and the registry: what is refused at import, and what a payload must hold."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, RootModel
+
+from redrive import InvalidInput, ModuleContext, Pipeline, Registry
+from redrive.errors import RegistrationError, UnknownPipeline
+from redrive.modules import Module
+
+
+class In(BaseModel):
+    """An input."""
+
+    a: int
+    b: str = ""
+
+
+class Out(BaseModel):
+    """An output."""
+
+    c: int = 0
+
+
+async def good(ctx: ModuleContext, given: In) -> Out:
+    """Do the right thing.
+
+    And more of it.
+    """
+    return Out(c=given.a)
+
+
+def not_async(ctx: ModuleContext, given: In) -> Out:
+    """Not async."""
+    return Out()
+
+
+async def no_parameters() -> Out:
+    """Too few."""
+    return Out()
+
+
+async def one_parameter(given: In) -> Out:
+    """Too few."""
+    return Out()
+
+
+async def three_parameters(ctx: ModuleContext, given: In, more: int) -> Out:
+    """Too many."""
+    return Out()
+
+
+async def keyword_only(ctx: ModuleContext, *, given: In) -> Out:
+    """Not positional."""
+    return Out()
+
+
+async def any_arguments(*given: In) -> Out:
+    """Any number."""
+    return Out()
+
+
+async def no_input_type(ctx: ModuleContext, given) -> Out:  # type: ignore[no-untyped-def]  # what is tested
+    """No annotation."""
+    return Out()
+
+
+async def no_return_type(ctx: ModuleContext, given: In):  # type: ignore[no-untyped-def]  # what is tested
+    """No annotation."""
+    return Out()
+
+
+async def plain_input(ctx: ModuleContext, given: dict[str, Any]) -> Out:
+    """Not a model."""
+    return Out()
+
+
+async def plain_output(ctx: ModuleContext, given: In) -> int:
+    """Not a model."""
+    return 1
+
+
+async def optional_output(ctx: ModuleContext, given: In) -> Out | None:
+    """Not a model."""
+    return None
+
+
+async def undefined_type(ctx: ModuleContext, given: "Nowhere") -> Out:  # type: ignore[name-defined]  # noqa: F821
+    """A type that does not exist."""
+    return Out()
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (not_async, "not an async function"),
+        (no_parameters, "takes 0 parameters, not 2"),
+        (one_parameter, "takes 1 parameters, not 2"),
+        (three_parameters, "takes 3 parameters, not 2"),
+        (keyword_only, "takes 2 parameters"),
+        (any_arguments, "takes 1 parameters, not 2"),
+        (no_input_type, "its input is None, not a pydantic model"),
+        (no_return_type, "its return type is None, not a pydantic model"),
+        (plain_input, "its input is dict[str, typing.Any], not a pydantic model"),
+        (plain_output, "its return type is <class 'int'>, not a pydantic model"),
+        (optional_output, "its return type is "),
+        (undefined_type, "name 'Nowhere' is not defined"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_wrong_signature_is_refused_by_name(function: Any, problem: str) -> None:
+    """The refusal names module and function, what is wrong with it, and how to write it."""
+    registry = Registry()
+    with pytest.raises(RegistrationError) as refused:
+        registry.module("m")(function)
+    assert str(refused.value).startswith(f"module 'm' ({__name__}.{function.__name__}): {problem}")
+    assert registry.modules == {}
+
+
+def test_what_is_no_function_is_refused_too() -> None:
+    """A partial, which has no name of its own, gets a sentence as well."""
+    partial: Any = functools.partial(not_async)
+    with pytest.raises(RegistrationError, match=r"module 'm' .*not an async function"):
+        Registry().module("m")(partial)
+
+
+@pytest.mark.parametrize("name", ["", "A", "a_b", "a b", "ä", "a" * 65, "a\n", "a.b", "../a"])
+def test_a_bad_name_is_refused(name: str) -> None:
+    """A name is 1 to 64 of a-z, 0-9 and -, for modules and pipelines alike."""
+    registry = Registry()
+    with pytest.raises(RegistrationError, match=r"tests\.unit\.redrive\.test_modules\.good.*a name is 1 to 64"):
+        registry.module(name)(good)
+    step = registry.module("ok")(good)
+    with pytest.raises(RegistrationError, match="a name is 1 to 64"):
+        Pipeline(name, step, registry=registry)
+
+
+def test_a_name_is_given_once() -> None:
+    """The second module of a name is refused with both functions named; so is the second pipeline."""
+    registry = Registry()
+    step = registry.module("m")(good)
+    with pytest.raises(RegistrationError, match=r"module 'm' .*\.good\): the name is taken by .*\.good"):
+        registry.module("m")(good)
+    Pipeline("p", step, registry=registry)
+    with pytest.raises(RegistrationError, match="pipeline 'p' is declared twice"):
+        Pipeline("p", step, registry=registry)
+
+
+def test_a_pipeline_needs_modules_each_once() -> None:
+    """An empty pipeline, a plain function and a module that stands in it twice are refused by name."""
+    registry = Registry()
+    step = registry.module("m")(good)
+    plain: Any = good
+    with pytest.raises(RegistrationError, match="pipeline 'p' has 0 steps"):
+        Pipeline("p", registry=registry)
+    with pytest.raises(RegistrationError, match=r"good.* is not a module; decorate it with @module"):
+        Pipeline("p", plain, registry=registry)
+    with pytest.raises(RegistrationError, match="module 'm' stands in it twice"):
+        Pipeline("p", step, step, registry=registry)
+    assert registry.pipelines == {}
+
+
+async def test_a_module_is_still_a_function() -> None:
+    """A test can call a module with a context of its own making."""
+    step = Registry().module("m")(good)
+    nobody: Any = None
+    assert await step(nobody, In(a=3)) == Out(c=3)
+
+
+def test_a_module_describes_itself() -> None:
+    """Its view has the first line of the docstring, and the schemas of input and output."""
+    view = Registry().module("m")(good).view()
+    assert view.summary == "Do the right thing."
+    assert view.input_schema["required"] == ["a"]
+    assert list(view.output_schema["properties"]) == ["c"]
+
+
+class Aliased(BaseModel):
+    """Fields under other names."""
+
+    plain: int = 0
+    renamed: int = Field(default=0, alias="other-name")
+    validated: int = Field(default=0, validation_alias="read-as")
+    one_of: int = Field(default=0, validation_alias=AliasChoices("first", AliasPath("second", "deep")))
+
+
+class Open(BaseModel):
+    """Takes all."""
+
+    model_config = ConfigDict(extra="allow")
+
+    a: int = 0
+
+
+class Root(RootModel[dict[str, int]]):
+    """Is all."""
+
+
+def module_with(model: type[BaseModel], name: str = "m", registry: Registry | None = None) -> Module[Any, Any]:
+    """Make a module that reads the model."""
+
+    async def step(ctx: ModuleContext, given: Any) -> Out:
+        return Out()
+
+    step.__annotations__["given"] = model
+    return (registry or Registry()).module(name)(step)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (In, ["a", "b"]),
+        (
+            Aliased,
+            ["first", "one_of", "other-name", "plain", "read-as", "renamed", "second", "validated"],
+        ),
+        (Open, None),
+        (Root, None),
+    ],
+)
+def test_a_module_reads_what_its_input_model_names(model: type[BaseModel], names: list[str] | None) -> None:
+    """Fields, aliases and the first parts of alias paths are read; a model that takes all reads all."""
+    assert module_with(model).reads == names
+
+
+def pipeline_of(*models: type[BaseModel]) -> Callable[[dict[str, Any]], Any]:
+    """Return the check of payloads for a pipeline of steps `m1`, `m2`, ... with these inputs."""
+    registry = Registry()
+    steps = [module_with(model, f"m{number}", registry) for number, model in enumerate(models, 1)]
+    Pipeline("p", *steps, registry=registry)
+    return lambda payload: registry.resolve("p", payload)
+
+
+class NeedsFirst(BaseModel):
+    """Needs the first step's output."""
+
+    m1: Out
+
+
+class NeedsItself(BaseModel):
+    """Needs what only comes later."""
+
+    m3: Out
+
+
+@pytest.mark.parametrize(
+    ("models", "payload", "sentence"),
+    [
+        ((In,), {}, "payload does not fit 'm1': a: Field required"),
+        ((In,), {"a": "x"}, "payload does not fit 'm1': a: Input should be a valid integer.*got 'x'"),
+        ((In,), {"a": 1, "m1": 2}, "payload.m1: the name belongs to a step"),
+        ((Open, In), {}, "payload.a: missing; step 'm2' needs it"),
+        ((Open, In, NeedsItself), {"a": 1}, "payload.m3: missing; step 'm3' needs it"),
+    ],
+)
+def test_a_payload_with_which_a_step_could_never_start_is_refused(
+    models: tuple[type[BaseModel], ...], payload: dict[str, Any], sentence: str
+) -> None:
+    """The first step is checked in full, later ones for missing fields, and names of steps are theirs."""
+    with pytest.raises(InvalidInput, match=sentence):
+        pipeline_of(*models)(payload)
+
+
+@pytest.mark.parametrize(
+    ("models", "payload"),
+    [
+        ((In,), {"a": 1, "unread": True}),
+        ((In, NeedsFirst), {"a": 1}),
+        ((Root,), {"x": 1}),
+        ((In, Root), {"a": 1}),
+        ((Open, Aliased), {}),
+    ],
+)
+def test_a_payload_that_fits_gives_the_steps(models: tuple[type[BaseModel], ...], payload: dict[str, Any]) -> None:
+    """Outputs of earlier steps, defaults and models of the whole document need nothing from the payload."""
+    steps = pipeline_of(*models)(payload)
+    assert [step.name for step in steps] == [f"m{number}" for number, _ in enumerate(models, 1)]
+
+
+def test_a_secret_that_does_not_fit_is_not_shown() -> None:
+    """The refusal of a payload does not repeat what stands under a secret's name."""
+
+    class Login(BaseModel):
+        password: int
+
+    with pytest.raises(InvalidInput) as refused:
+        pipeline_of(Login)({"password": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_unknown_pipeline_is_refused_with_those_that_are_known() -> None:
+    """The refusal lists the names there are, or says that there are none."""
+    with pytest.raises(UnknownPipeline, match="pipeline 'x' is not known here; known: none"):
+        Registry().pipeline("x")

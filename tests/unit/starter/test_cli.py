@@ -1,0 +1,125 @@
+"""The words of the command line: what is refused, with which sentence and exit code, and what the help teaches."""
+
+from pathlib import Path
+
+import pytest
+
+from starter import cli
+
+# Nothing listens there: a command that should be refused before it connects says something else.
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", NOWHERE)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+
+
+def _refusal(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the sentence on stderr; fail when there is more than that."""
+    said = capsys.readouterr()
+    assert said.out == ""
+    first, *rest = said.err.strip().splitlines()
+    assert first.startswith("redrive: ")
+    assert all(line.startswith("Try `redrive") for line in rest), said.err
+    return first.removeprefix("redrive: ")
+
+
+WRONG = [
+    ("bogus", 'Unknown command "bogus"'),
+    ("run bogus", "start, status, list, cancel"),
+    ("run start", "PIPELINE"),
+    ("run start hello --bogus", "unknown option: --bogus"),
+    ("run start hello {}", "not understood: {}"),
+    ("run start hello --payload {} --file x", "not several"),
+    ("run start hello - --payload {}", "not several"),
+    ("run list --bogus", "Unknown option: --bogus"),
+    ("run list --status bogus", '"failed", "canceled"'),
+    ("run list --limit 0", "--limit"),
+    ("run list --limit many", "--limit"),
+    ("run cancel run-1", "--reason"),
+    ("modules extra", "too many: extra"),
+    ("up --workers -1", "--workers"),
+    ("up --temporal-port 99999", "--temporal-port"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_wrong_usage_is_named_with_exit_code_2(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+    """The sentence names the word that is wrong."""
+    assert cli.run(words.split()) == 2
+    assert said in _refusal(capsys)
+
+
+REFUSED = [
+    (["run", "start", "hello", "--payload", "{name"], "payload: not valid JSON"),
+    (["run", "start", "hello", "--payload", "[1]"], "a JSON object is needed"),
+    (["run", "start", "hello", "--file", "missing.json"], "cannot read 'missing.json'"),
+    (["run", "start", "hello"], f"no Temporal server answers at {NOWHERE} (connection refused)"),
+    (["run", "status", "run-1"], "`redrive up`"),
+    (["run", "list", "--json"], "TEMPORAL_ADDRESS"),
+    (["modules"], "no Temporal server answers"),
+    (["migrate"], "DATABASE_URL: not set"),
+    (["worker", "--modules", "nowhere.at_all"], "cannot import 'nowhere.at_all'"),
+    (["up", "--fresh"], "--yes"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED)
+def test_refusal_is_one_sentence_with_exit_code_1(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """The sentence says what is wrong and what to do."""
+    assert cli.run(words) == 1
+    assert said in _refusal(capsys)
+
+
+SETTINGS = [
+    ("REDRIVE_LOG_FORMAT", "bogus"),
+    ("REDRIVE_LOG_LEVEL", "loud"),
+    ("REDRIVE_SERVICES", "{"),
+    ("REDRIVE_MAX_CONCURRENT_STEPS", "0"),
+]
+
+
+@pytest.mark.parametrize("command", ["worker", "up", "modules", "demo", "migrate"])
+@pytest.mark.parametrize(("variable", "value"), SETTINGS)
+def test_wrong_setting_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str, command: str
+) -> None:
+    """The sentence begins with the variable that has to be changed, whatever the command."""
+    monkeypatch.setenv(variable, value)
+    assert cli.run([command]) == 1
+    assert _refusal(capsys).startswith(f"{variable}: ")
+
+
+def test_wrong_service_setting_does_not_show_its_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A secret that stands beside a mistake is not printed."""
+    monkeypatch.setenv("REDRIVE_SERVICES", '{"shop": {"token": "s3cret"}}')
+    assert cli.run(["worker"]) == 1
+    sentence = _refusal(capsys)
+    assert sentence.startswith("REDRIVE_SERVICES.shop.base_url: ")
+    assert "s3cret" not in sentence
+
+
+COMMANDS = ["demo", "up", "run start", "run status", "run list", "run cancel", "modules", "worker", "migrate"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    """Every command's help has an example that begins as one would type it."""
+    assert cli.run([*words.split(), "--help"]) == 0
+    assert f"redrive {words}" in capsys.readouterr().out.partition("Example")[2]
+
+
+def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first page names every command and what the exit codes mean."""
+    assert cli.run(["--help"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert all(words.split()[0] in page for words in COMMANDS)
+    assert "3 the run that was waited for FAILED" in page

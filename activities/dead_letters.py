@@ -235,7 +235,8 @@ class DeadLetterActivities:
         if gone:
             return _gone(order, "the run has ended: `restart` starts it anew from this step")
         if run.parked_at != letter.step:
-            return _Verdict(f"the run is not parked at {letter.step!r}")
+            where = f"parked at {run.parked_at!r}: order on its dead letter first" if run.parked_at else "not parked"
+            return _Verdict(f"the run is {where}")
         return _Verdict(self._order_problem(letter, order, run), message=_MESSAGES[order.verb])
 
     async def _restart(self, letter: LetterId, run: RunInput) -> "_Verdict":

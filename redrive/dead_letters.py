@@ -271,8 +271,8 @@ def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLA
     if state.status is LetterStatus.REPLAYING:
         by = f" (order {state.order.request_id!r} of {state.order.requested_by!r})" if state.order else ""
         return f"a replay is under way{by}: wait for its outcome"
-    # An earlier step holds up the run, not the giving up of a letter whose run is gone: that is checked with the run.
-    if state.blocked_by and not (state.orphaned and isinstance(order, Discard)):
+    # Giving up is left to the check with the run: a run that is gone holds up nothing.
+    if state.blocked_by and not isinstance(order, Discard):
         return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
     return _replay_refusal(state, order, max_replays) if isinstance(order, Replay) else None
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import asyncpg
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle
-from temporalio.common import RawValue
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, RunStatus, Terminal, Transient
 from redrive.contracts import RunView
-from redrive.dead_letters import Answer, LetterId, LetterStatus, Verb
+from redrive.dead_letters import ORDERS, Answer, LetterId, LetterStatus, Verb
 from tests.conftest import eventually
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
@@ -152,10 +150,10 @@ class Case:
         started = await self.redrive.start(pipeline, document, tenant=self.tenant, key=key)
         self.run_id = started.run_id
 
-    async def park(self, *broken: str, **payload: object) -> "Case":
+    async def park(self, *broken: str, key: str | None = None, **payload: object) -> "Case":
         """Start a run whose given steps are broken, and wait until it is parked with its record written."""
         self.service.broken |= set(broken)
-        await self.start(**payload)
+        await self.start(key=key, **payload)
         first = next(step for step in STEPS if step in broken)
         await self.until_letter(first, LetterStatus.PENDING)
         return self
@@ -165,9 +163,9 @@ class Case:
         self.service.broken -= set(steps or self.service.broken)
 
     async def order(self, verb: Verb, step: str = "second", **fields: object) -> Answer:
-        """Give an order to a dead letter that is open, as an update."""
-        answer: Answer = await self.letter_workflow(step).execute_update(verb, wording(**fields), result_type=Answer)
-        return answer
+        """Give an order to a dead letter, as operators do."""
+        order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
+        return await self.redrive.dead_letters.order(self.letter(step), order)
 
     async def view(self) -> RunView:
         """Return the run as an operator sees it."""
@@ -254,7 +252,3 @@ async def stuck(handle: WorkflowHandle[Any, Any]) -> bool:
     """Tell whether a workflow fails its workflow task over and over."""
     description = (await handle.describe()).raw_description
     return description.pending_workflow_task.attempt > 1
-
-
-CaseMaker = Callable[[], Case]
-Sender = Callable[[str, RawValue], Awaitable[None]]

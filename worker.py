@@ -77,6 +77,7 @@ def build_worker(
             catalog.describe_modules,
             catalog.resolve_pipeline,
             letters.report_exhausted,
+            letters.signal_letter,
             letters.record_exhausted,
             letters.record_order,
             letters.record_outcome,

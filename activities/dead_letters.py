@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.common import (
+    RawValue,
     SearchAttributeKey,
     SearchAttributePair,
     TypedSearchAttributes,
@@ -15,7 +17,17 @@ from temporalio.common import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import Activity, Query, RunInput, SearchAttribute, StepSnapshot, Workflow
+from redrive.contracts import (
+    DOCUMENT_LIMIT,
+    PAYLOAD_LIMIT,
+    RESULT_LIMIT,
+    Activity,
+    Query,
+    RunInput,
+    SearchAttribute,
+    StepSnapshot,
+    Workflow,
+)
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Alert,
@@ -41,7 +53,7 @@ from redrive.dead_letters import (
     restarted,
     status_after,
 )
-from redrive.documents import json_size, merge_patch, step_input, validation_sentence
+from redrive.documents import json_size, patched, step_input, validation_sentence
 from redrive.fingerprints import fingerprint
 from redrive.keys import run_id_for_key
 from redrive.logs import get_logger
@@ -105,6 +117,20 @@ class DeadLetterActivities:
             static_summary=f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}",
         )
 
+    @activity.defn(name=Activity.SIGNAL_LETTER)
+    async def signal_letter(self, letter: LetterId, signal: str, raw: RawValue) -> None:
+        """Signal the dead letter's workflow, starting it if it is not there: it reads its record and answers."""
+        await self._client.start_workflow(
+            Workflow.DEAD_LETTER,
+            LetterInput(letter=letter),
+            id=letter.workflow_id,
+            task_queue=self._task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            start_signal=signal,
+            start_signal_args=[raw],
+        )
+
     @activity.defn(name=Activity.RECORD_EXHAUSTED)
     async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
         """Write the record, or append a cycle to it."""
@@ -139,7 +165,13 @@ class DeadLetterActivities:
             return earlier
         verdict = _Verdict(request.refusal) if request.refusal else await self._check(letter, order)
         if verdict.problem is not None:
-            answer = Answer(request_id=order.request_id, accepted=False, message=verdict.problem, status=request.status)
+            answer = Answer(
+                request_id=order.request_id,
+                accepted=False,
+                message=verdict.problem,
+                status=request.status,
+                orphaned=verdict.orphaned,
+            )
             await dead_letters.put_refused(pool, letter, order, answer, orphaned=verdict.orphaned)
         else:
             answer = Answer(
@@ -193,7 +225,7 @@ class DeadLetterActivities:
             run: RunDocument = await handle.query(Query.DOCUMENT, result_type=RunDocument)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return _Verdict("the run is not in Temporal any more: its history cannot be read", orphaned=True)
+                return _gone(order, "the run is not in Temporal any more: its history cannot be read")
             raise
         except WorkflowQueryFailedError as error:
             return _Verdict(f"the run does not answer: {error}")
@@ -201,9 +233,10 @@ class DeadLetterActivities:
         if isinstance(order, Restart):
             return await self._restart(letter, run.run) if gone else _Verdict("the run is open: replay it instead")
         if gone:
-            return _Verdict("the run has ended: `restart` starts it anew from this step", orphaned=True)
+            return _gone(order, "the run has ended: `restart` starts it anew from this step")
         if run.parked_at != letter.step:
-            return _Verdict(f"the run is not parked at {letter.step!r}")
+            where = f"parked at {run.parked_at!r}: order on its dead letter first" if run.parked_at else "not parked"
+            return _Verdict(f"the run is {where}")
         return _Verdict(self._order_problem(letter, order, run), message=_MESSAGES[order.verb])
 
     async def _restart(self, letter: LetterId, run: RunInput) -> "_Verdict":
@@ -219,7 +252,7 @@ class DeadLetterActivities:
             case Replay():
                 return self._replay_problem(letter, order, run)
             case Resolve():
-                return self._output_problem(letter.step, order)
+                return self._output_problem(letter.step, order, run)
             case Discard() | Restart():
                 return None
 
@@ -242,25 +275,30 @@ class DeadLetterActivities:
         if module is None:
             return f"module {snapshot.name!r} is not known to this worker: its input cannot be checked"
         patch = order.input_patch or {}
+        earlier = run.run.state.patches.get(snapshot.name, []) if run.run.state else []
         unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
         if unknown:
             known = ", ".join(module.reads or [])
             return f"input_patch.{unknown[0]}: {snapshot.name!r} reads no such field; it reads {known}"
         try:
-            module.validate(merge_patch(step_input(run.document, module.reads), patch))
+            edited = patched(step_input(run.document, module.reads), [*earlier, patch])
+            module.validate(edited)
         except ValidationError as error:
             return f"input_patch: the edited input does not fit {snapshot.name!r}: {validation_sentence(error)}"
-        return None
+        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT)
 
-    def _output_problem(self, step: str, order: Resolve) -> str | None:
+    def _output_problem(self, step: str, order: Resolve, run: RunDocument) -> str | None:
         module = self._registry.modules.get(step)
         if module is None:
             return f"module {step!r} is not known to this worker: the output cannot be checked"
         try:
-            module.output_model.model_validate(order.output)
+            # By way of JSON, as a module's own output goes.
+            module.output_model.model_validate_json(to_json(order.output))
         except ValidationError as error:
             return f"output: does not fit what {step!r} returns: {validation_sentence(error)}"
-        return None
+        return _size_problem("output", order.output, RESULT_LIMIT) or _size_problem(
+            "payload and outputs together", run.document | {step: order.output}, DOCUMENT_LIMIT
+        )
 
 
 @dataclass(frozen=True)
@@ -270,6 +308,18 @@ class _Verdict:
     problem: str | None = None
     orphaned: bool = False
     message: str = ""
+
+
+def _gone(order: LetterOrder, problem: str) -> _Verdict:
+    """Judge an order for a run that is gone: only giving up needs no run."""
+    if isinstance(order, Discard):
+        return _Verdict(message="the run is gone already; the dead letter is closed")
+    return _Verdict(problem, orphaned=True)
+
+
+def _size_problem(what: str, value: object, limit: int) -> str | None:
+    size = json_size(value)
+    return f"{what}: {size} bytes; the limit is {limit} (pass a reference to large data)" if size > limit else None
 
 
 _MESSAGES = {

@@ -44,6 +44,7 @@ class Activity(StrEnum):
     DESCRIBE_MODULES = "describe_modules"
     RESOLVE_PIPELINE = "resolve_pipeline"
     REPORT_EXHAUSTED = "report_exhausted"
+    SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_ORDER = "record_order"
     RECORD_OUTCOME = "record_outcome"
@@ -155,7 +156,9 @@ class RunState(Message):
 
     steps: list[StepState]
     outputs: dict[str, Any] = Field(default_factory=dict)
-    patches: dict[str, dict[str, Any]] = Field(default_factory=dict, description="edits of steps' inputs")
+    patches: dict[str, list[dict[str, Any]]] = Field(
+        default_factory=dict, description="edits of steps' inputs, oldest first"
+    )
     policies: dict[str, RetryPolicy] = Field(default_factory=dict, description="policies for the next cycle of a step")
     letters: dict[str, str | None] = Field(default_factory=dict, description="open dead letters: step, order under way")
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")

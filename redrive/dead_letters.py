@@ -17,6 +17,7 @@ REASON_LIMIT: Final = 4096
 MAX_REPLAYS: Final = 10
 SNAPSHOT_LIMIT: Final = 64 * 1024
 ANSWERS_KEPT: Final = 100
+PROBLEM_LIMIT: Final = 1024
 
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)]
 
@@ -119,6 +120,7 @@ class Answer(Message):
     accepted: bool
     message: str
     status: LetterStatus | None = None
+    orphaned: bool = Field(default=False, description="whether it is refused because the run is gone")
 
 
 class LetterId(Message):
@@ -218,9 +220,9 @@ class LetterInput(Message):
 
 
 class MalformedOrder(Message):
-    """An order that could not be read."""
+    """An order, or another message, that could not be read."""
 
-    verb: Verb
+    verb: str = Field(description="the name of the signal or update")
     problem: str
 
 
@@ -269,7 +271,8 @@ def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLA
     if state.status is LetterStatus.REPLAYING:
         by = f" (order {state.order.request_id!r} of {state.order.requested_by!r})" if state.order else ""
         return f"a replay is under way{by}: wait for its outcome"
-    if state.blocked_by:
+    # Giving up is left to the check with the run: a run that is gone holds up nothing.
+    if state.blocked_by and not isinstance(order, Discard):
         return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
     return _replay_refusal(state, order, max_replays) if isinstance(order, Replay) else None
 

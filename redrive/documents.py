@@ -1,7 +1,7 @@
 """JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -131,6 +131,13 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
+
+
+def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Apply edits one after another. (They cannot be made into one: a patch has no word for "replace this object".)"""
+    for patch in patches:
+        document = merge_patch(document, patch)
+    return document
 
 
 def validation_sentence(error: ValidationError) -> str:

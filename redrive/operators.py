@@ -1,6 +1,7 @@
 """The operators' side: orders to dead letters, and the plan of one before it is given."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -43,6 +44,10 @@ class Plan(Message):
     reused: list[str]
     run_again: list[str]
     left_for_later: list[str]
+
+
+class _Closing(Exception):
+    """The letter's workflow ended while the order was on its way: given again, the order starts it anew."""
 
 
 class DeadLetters:
@@ -89,6 +94,18 @@ class DeadLetters:
 
     async def order(self, letter: LetterId, order: LetterOrder) -> Answer:
         """Give an order and return the answer. A letter that was closed long ago answers, too."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
+                while True:
+                    with contextlib.suppress(_Closing):
+                        return await self._give(letter, order)
+        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
+            raise Unavailable(
+                f"no answer to order {order.request_id!r} ({type(error).__name__}): it may be carried out yet; "
+                "give it again with the same request id"
+            ) from error
+
+    async def _give(self, letter: LetterId, order: LetterOrder) -> Answer:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             Workflow.DEAD_LETTER,
             LetterInput(letter=letter),
@@ -98,19 +115,17 @@ class DeadLetters:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         )
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
-                answer: Answer = await self._client.execute_update_with_start_workflow(
-                    order.verb.value,
-                    order,
-                    id=order.request_id,
-                    start_workflow_operation=operation,
-                    result_type=Answer,
-                )
-        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
-            raise Unavailable(
-                f"no answer to order {order.request_id!r} ({type(error).__name__}): it may be carried out yet; "
-                "give it again with the same request id"
-            ) from error
+            answer: Answer = await self._client.execute_update_with_start_workflow(
+                order.verb.value,
+                order,
+                id=order.request_id,
+                start_workflow_operation=operation,
+                result_type=Answer,
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise _Closing from error
+            raise
         return answer
 
     async def go_on(self, run_id: str, *, requested_by: str, reason: str, request_id: str | None = None) -> Answer:

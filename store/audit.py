@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic_core import to_json
-
 from redrive.dead_letters import LetterId
-from store.tenancy import EVERY_TENANT, Connection, Pool, transaction
+from store.tenancy import Connection, Pool, reading
+from store.text import clean, clean_or_none, json_text
 
 SYSTEM: Final = "redrive"
+_CHUNK: Final = 20_000
 
 
 class Action(StrEnum):
@@ -20,6 +20,7 @@ class Action(StrEnum):
     REPLAY_OUTCOME = "replay_outcome"
     RESOLVED = "resolved"
     DISCARDED = "discarded"
+    RESTARTED = "restarted"
     REFUSED = "refused"
     ORPHANED = "orphaned"
 
@@ -38,18 +39,13 @@ class Entry:
 
 
 _INSERT: Final = """
-    INSERT INTO audit_log (tenant, number, at, action, dead_letter, run_id, step, actor, reason, request_id,
-                           before, after, hash)
-    SELECT $1, 0, now(), $2, $3, $4, $5, $6, $7, $8, $9, $10, ''
-    WHERE NOT EXISTS (
-        SELECT FROM audit_log WHERE tenant = $1 AND dead_letter = $3 AND action = $2 AND request_id = $8
-    )
+    INSERT INTO audit_log (tenant, action, dead_letter, run_id, step, actor, reason, request_id, before, after)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 """
 
 
 async def write(connection: Connection, entry: Entry) -> None:
-    """Append an entry; one that is there already (the same order, tried again) is left as it is."""
-    # Not ON CONFLICT DO NOTHING: the trigger that chains the rows would have counted the row that is then not written.
+    """Append an entry. Its number, time and hash are the database's."""
     letter = entry.letter
     await connection.execute(
         _INSERT,
@@ -58,45 +54,75 @@ async def write(connection: Connection, entry: Entry) -> None:
         letter.workflow_id,
         letter.run_id,
         letter.step,
-        entry.actor,
-        entry.reason,
-        entry.request_id,
-        _json(entry.before),
-        _json(entry.after),
+        clean(entry.actor),
+        clean_or_none(entry.reason),
+        clean_or_none(entry.request_id),
+        None if entry.before is None else json_text(entry.before),
+        None if entry.after is None else json_text(entry.after),
     )
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else to_json(value).decode()
-
-
-_BROKEN: Final = """
-    WITH chained AS (
-        SELECT entry, lag(hash, 1, '\\x'::bytea) OVER w AS previous, lag(number, 1, 0::bigint) OVER w AS before
-        FROM audit_log AS entry WHERE tenant = $1 WINDOW w AS (ORDER BY number)
-    )
-    SELECT (entry).number FROM chained
-    WHERE (entry).hash <> audit_hash(previous, entry) OR (entry).number <> before + 1
-    UNION ALL
-    SELECT head.number FROM audit_heads AS head
-    WHERE tenant = $1 AND number > (SELECT max(number) FROM audit_log WHERE tenant = $1)
-    ORDER BY 1 LIMIT 1
-"""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Whether a tenant's audit log is whole."""
+    """Whether a tenant's audit log is whole. Its head, noted elsewhere, proves later that nobody rewrote all of it."""
 
     tenant: str
     entries: int
     first_broken: int | None
+    head: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether every row fits the one before it, and none is missing."""
+        return self.first_broken is None
+
+
+_TENANTS: Final = """
+    SELECT tenant, coalesce(head.number, 0) AS number, coalesce(head.hash, '\\x') AS hash
+    FROM audit_heads AS head FULL JOIN (SELECT DISTINCT tenant FROM audit_log) AS log USING (tenant) ORDER BY tenant
+"""
+
+# The first number at which the rows after $2 do not go on from the hash $3, and where the chunk ends.
+_CHECK: Final = """
+    WITH chunk AS (
+        SELECT entry, (entry).number AS number, (entry).hash AS hash
+        FROM audit_log AS entry WHERE tenant = $1 AND number > $2 ORDER BY number LIMIT $4
+    ), chained AS (
+        SELECT *, lag(hash, 1, $3::bytea) OVER w AS previous, lag(number, 1, $2::bigint) OVER w AS before
+        FROM chunk WINDOW w AS (ORDER BY number)
+    )
+    SELECT min(least(number, before + 1)) FILTER (WHERE number <> before + 1 OR hash <> audit_hash(previous, entry))
+               AS broken,
+           max(number) AS number,
+           (SELECT hash FROM chunk ORDER BY number DESC LIMIT 1) AS hash
+    FROM chained
+"""
 
 
 async def verify(pool: Pool, tenant: str | None) -> list[Proof]:
-    """Recompute the chain of a tenant, or of every one, and name the first row that does not fit."""
-    async with transaction(pool, tenant or EVERY_TENANT) as connection:
-        rows = await connection.fetch(
-            "SELECT tenant, count(*) AS entries FROM audit_log GROUP BY tenant ORDER BY tenant"
-        )
-        return [Proof(row["tenant"], row["entries"], await connection.fetchval(_BROKEN, row["tenant"])) for row in rows]
+    """Recompute the chain of a tenant, or of every one, and name the first number that is missing or does not fit."""
+    async with reading(pool, tenant) as connection:
+        heads = await connection.fetch(_TENANTS)
+        return [await _verify(connection, head["tenant"], head["number"], head["hash"]) for head in heads]
+
+
+async def _verify(connection: Connection, tenant: str, head: int, head_hash: bytes) -> Proof:
+    entries, broken = await _first_broken(connection, tenant, head, head_hash)
+    return Proof(tenant, entries, broken, f"{head}:{head_hash.hex()}")
+
+
+async def _first_broken(connection: Connection, tenant: str, head: int, head_hash: bytes) -> tuple[int, int | None]:
+    early = await connection.fetchval("SELECT min(number) FROM audit_log WHERE tenant = $1 AND number < 1", tenant)
+    if early is not None:
+        return 0, early
+    number, last_hash = 0, b""
+    while True:
+        row = await connection.fetchrow(_CHECK, tenant, number, last_hash, _CHUNK)
+        if row is None or row["number"] is None:
+            break
+        if row["broken"] is not None:
+            return number, row["broken"]
+        number, last_hash = row["number"], row["hash"]
+    if number != head:
+        return number, min(number, head) + 1
+    return number, None if last_hash == head_hash else head

@@ -1,10 +1,11 @@
-"""The database of a process: connected to when it is first needed, so that nothing waits for it that does not use it."""
+"""The database of a process: connected to when it is first needed, so that only what uses it waits for it."""
 
 import asyncio
-import contextlib
 
 from store.pool import open_pool
 from store.tenancy import Pool
+
+_CLOSE_TIMEOUT = 5.0
 
 
 class Database:
@@ -25,10 +26,16 @@ class Database:
         return self._pool
 
     async def close(self) -> None:
-        """Close all connections."""
-        if self._pool is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._pool.close(), timeout=5)
+        """Close all connections, cutting off those that are still busy after a while."""
+        # Behind a pool that is being opened: it would stay open.
+        async with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), timeout=_CLOSE_TIMEOUT)
+        except TimeoutError:
+            pool.terminate()
 
     async def __aenter__(self) -> "Database":
         return self

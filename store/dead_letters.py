@@ -1,275 +1,174 @@
-"""Dead letter records: every change of one, each in one transaction with its line in the audit log."""
+"""Dead letter records: every change of one, each in one transaction with its line in the audit log.
 
+Every write may be tried again, and a try that was given up may still arrive late: a write that was made already, or
+that speaks of an order or a cycle that is over, changes nothing.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
-from pydantic_core import to_json
+import asyncpg
 
 from redrive.contracts import FailedCycle, RunStatus
 from redrive.dead_letters import (
-    Answer,
-    Discard,
     Ending,
     Exhausted,
     LetterId,
     LetterState,
     LetterStatus,
-    MalformedOrder,
     Outcome,
-    Replay,
-    Resolve,
-    status_after,
     status_after_outcome,
 )
 from redrive.fingerprints import fingerprint
+from store.alerts import WINDOW
 from store.audit import Action, Entry, write
-from store.tenancy import Connection, Pool, transaction
+from store.letter_rows import before, lock, mark_orphaned, state
+from store.orders import first_answer, put_accepted, put_malformed, put_refused
+from store.tenancy import Pool, transaction
+from store.text import clean, json_text
 
-_PUT: Final = """
-    INSERT INTO dead_letters AS letter (
-        id, tenant, run_id, step, module, pipeline, status, category, error_type, message, stack, attempts, cycle,
-        first_failed_at, last_failed_at, failure_history, payload, config, correlation_id, idempotency_key, generation,
-        fingerprint)
-    VALUES ($1, $2, $3, $4, $4, $5, 'pending', $6, $7, $8, $9, $10, $11, $12, $13, jsonb_build_array($14::jsonb), $15,
-            $16, $17, $18, $19, $20)
-    ON CONFLICT (id) DO UPDATE SET
-        status = 'pending', category = excluded.category, error_type = excluded.error_type,
-        message = excluded.message, stack = excluded.stack, attempts = excluded.attempts, cycle = excluded.cycle,
-        first_failed_at = excluded.first_failed_at, last_failed_at = excluded.last_failed_at,
-        failure_history = letter.failure_history
-            || (excluded.failure_history -> 0
-                || jsonb_build_object('replayed_by', letter.replayed_by, 'mode', letter.replay_mode)),
-        payload = excluded.payload, config = excluded.config, generation = excluded.generation,
-        fingerprint = excluded.fingerprint, blocked_by = NULL, orphaned = false,
-        version = letter.version + 1, updated_at = now()
-    WHERE letter.cycle < excluded.cycle
-    RETURNING 1
-"""
+__all__ = [
+    "Recorded",
+    "first_answer",
+    "load_state",
+    "put_accepted",
+    "put_exhausted",
+    "put_malformed",
+    "put_orphaned",
+    "put_outcome",
+    "put_refused",
+    "record_exhausted",
+]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the record says after a step was exhausted."""
+
+    state: LetterState
+    is_new: bool
+    alert_count: int
+
+
+async def record_exhausted(pool: Pool, message: Exhausted) -> Recorded:
+    """Write a record, or append a cycle to it. The same cycle again changes nothing and has the same answer.
+
+    `alert_count` is how many failures the alert of this cycle speaks of; 0 when another alert speaks of it.
+    """
+    return await _put(pool, message, WINDOW)
 
 
 async def put_exhausted(pool: Pool, message: Exhausted) -> tuple[LetterState, bool]:
-    """Write a record, or append a cycle to it, and tell whether it is new. The same cycle again changes nothing."""
-    letter = message.letter
-    async with transaction(pool, letter.tenant) as connection:
-        written = await connection.fetchval(_PUT, *_columns(message))
-        if written:
-            await _put_run(connection, message)
-            after = {"status": LetterStatus.PENDING, "cycle": message.cycle.cycle, "category": message.cycle.category}
-            await write(connection, Entry(action=Action.DEAD_LETTERED, letter=letter, after=after))
-        return await _state(connection, letter), bool(written)
+    """Write a record without its alert, and tell whether it is new."""
+    recorded = await _put(pool, message, None)
+    return recorded.state, recorded.is_new
 
 
-def _columns(message: Exhausted) -> tuple[Any, ...]:
+async def _put(pool: Pool, message: Exhausted, quiet: timedelta | None) -> Recorded:
+    row = await pool.fetchrow("SELECT * FROM put_dead_letter($1, $2)", json_text(_exhausted(message)), quiet)
+    if row is None:
+        raise LookupError(f"dead letter {message.letter.workflow_id!r} was not written")
+    return Recorded(state(message.letter, row), row["is_new"], row["alerts"])
+
+
+def _exhausted(message: Exhausted) -> dict[str, Any]:
     letter, cycle = message.letter, message.cycle
     times = [attempt.at for attempt in cycle.attempts] or [message.at]
-    return (
-        letter.workflow_id,
-        letter.tenant,
-        letter.run_id,
-        letter.step,
-        message.pipeline,
-        cycle.category.value,
-        cycle.error_type,
-        cycle.message,
-        cycle.stack,
-        to_json(cycle.attempts).decode(),
-        cycle.cycle,
-        min(times),
-        max(times),
-        _history_entry(cycle, min(times).isoformat(), max(times).isoformat()),
-        to_json(message.payload).decode(),
-        message.config.model_dump_json(),
-        message.correlation_id,
-        message.key,
-        cycle.generation,
-        fingerprint(message.pipeline, cycle),
-    )
+    entry = _history_entry(cycle) | {"first_failed_at": min(times), "last_failed_at": max(times)}
+    return entry | {
+        "id": letter.workflow_id,
+        "tenant": letter.tenant,
+        "run_id": letter.run_id,
+        "step": letter.step,
+        "module": letter.step,
+        "pipeline": message.pipeline,
+        "stack": cycle.stack,
+        "payload": message.payload,
+        "config": message.config.model_dump(mode="json"),
+        "correlation_id": message.correlation_id,
+        "idempotency_key": message.key,
+        "fingerprint": fingerprint(message.pipeline, cycle),
+        "entry": entry,
+        "run": {
+            "run_id": letter.run_id,
+            "tenant": letter.tenant,
+            "pipeline": message.pipeline,
+            "status": RunStatus.DLQ_PENDING,
+            "failed_step": letter.step,
+            "failed_cycle": cycle.cycle,
+            "category": cycle.category,
+            "correlation_id": message.correlation_id,
+            "idempotency_key": message.key,
+            "started_at": message.at,
+        },
+    }
 
 
-def _history_entry(cycle: FailedCycle, first: str, last: str) -> str:
-    fields = cycle.model_dump(
+def _history_entry(cycle: FailedCycle) -> dict[str, Any]:
+    return cycle.model_dump(
         mode="json", include={"cycle", "attempts", "category", "error_type", "message", "generation"}
-    )
-    return to_json(fields | {"first_failed_at": first, "last_failed_at": last}).decode()
-
-
-async def _put_run(connection: Connection, message: Exhausted) -> None:
-    await connection.execute(
-        """
-        INSERT INTO runs (run_id, tenant, pipeline, status, failed_step, category, correlation_id, idempotency_key,
-                          started_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-        ON CONFLICT (run_id) DO UPDATE SET status = excluded.status, failed_step = excluded.failed_step,
-            category = excluded.category, updated_at = now()
-        """,
-        message.letter.run_id,
-        message.letter.tenant,
-        message.pipeline,
-        RunStatus.DLQ_PENDING.value,
-        message.letter.step,
-        message.cycle.category.value,
-        message.correlation_id,
-        message.key,
-        message.at,
     )
 
 
 async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
     """Return what the record says, for a workflow that was started by an order; None when there is no record."""
     async with transaction(pool, letter.tenant) as connection:
-        known = await connection.fetchval("SELECT true FROM dead_letters WHERE id = $1", letter.workflow_id)
-        return await _state(connection, letter) if known else None
+        record = await lock(connection, letter)
+    return state(letter, record) if record else None
 
 
-async def _state(connection: Connection, letter: LetterId) -> LetterState:
-    row = await connection.fetchrow(
-        "SELECT pipeline, status, replay_count, cycle, blocked_by, orphaned FROM dead_letters WHERE id = $1",
-        letter.workflow_id,
-    )
-    if row is None:
-        raise LookupError(f"dead letter {letter.workflow_id!r} is not in the database")
-    return LetterState(
-        letter=letter,
-        pipeline=row["pipeline"],
-        status=LetterStatus(row["status"]),
-        replays=row["replay_count"],
-        cycles=row["cycle"],
-        blocked_by=row["blocked_by"],
-        orphaned=row["orphaned"],
-    )
+_OUTCOME: Final = """
+    WITH run AS (UPDATE runs SET status = 'CANCELED', closed_at = now(), updated_at = now()
+                 WHERE run_id = $5 AND $2 = 'discarded' AND status <> 'CANCELED')
+    UPDATE dead_letters SET status = $2, blocked_by = $3, orphaned = orphaned OR $4, version = version + 1,
+        updated_at = now(), resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
+    WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, replay_request_id, blocked_by, orphaned
+"""
 
 
-async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer | None:
-    """Return how an order with this id was answered before, from the audit log."""
+async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterState | None:
+    """Record how a replay ended, and return what the record says now. None when there is no record."""
     async with transaction(pool, letter.tenant) as connection:
-        text = await connection.fetchval(
-            """
-            SELECT after -> 'answer' FROM audit_log
-            WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3 AND after ? 'answer' ORDER BY number LIMIT 1
-            """,
-            letter.tenant,
-            letter.workflow_id,
-            request_id,
+        record = await lock(connection, letter)
+        if record is None:
+            return None
+        status = status_after_outcome(outcome)
+        if not _says_something_new(record, outcome, status):
+            return state(letter, record)
+        orphaned = outcome.ending is Ending.ORPHANED
+        changed = await connection.fetchrow(
+            _OUTCOME, letter.workflow_id, status.value, outcome.blocked_by, orphaned, letter.run_id
         )
-    return Answer.model_validate_json(text) if text else None
-
-
-_ACTIONS: Final = {
-    LetterStatus.REPLAYING: Action.REPLAY_REQUESTED,
-    LetterStatus.RESOLVED: Action.RESOLVED,
-    LetterStatus.DISCARDED: Action.DISCARDED,
-}
-
-
-async def put_accepted(pool: Pool, letter: LetterId, order: Replay | Resolve | Discard, answer: Answer) -> None:
-    """Record that an order was accepted."""
-    status = status_after(order)
-    async with transaction(pool, letter.tenant) as connection:
-        before = await _lock(connection, letter)
-        if isinstance(order, Replay):
-            await connection.execute(
-                """
-                UPDATE dead_letters SET status = $2, replay_count = replay_count + 1, replayed_by = $3,
-                    replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
-                    version = version + 1, updated_at = now()
-                WHERE id = $1 AND status = 'pending'
-                """,
-                letter.workflow_id,
-                status.value,
-                order.requested_by,
-                order.mode.value,
-                order.reason,
-            )
-        else:
-            await connection.execute(
-                """
-                UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-                    resolution_reason = $5, version = version + 1, updated_at = now()
-                WHERE id = $1 AND status = 'pending'
-                """,
-                letter.workflow_id,
-                status.value,
-                order.verb.value,
-                order.requested_by,
-                order.reason,
-            )
-        await write(connection, _order_entry(_ACTIONS[status], letter, order, before, answer))
-
-
-async def put_refused(
-    pool: Pool, letter: LetterId, order: Replay | Resolve | Discard, answer: Answer, *, orphaned: bool = False
-) -> None:
-    """Record that an order was refused, and that the run is gone if that is why."""
-    async with transaction(pool, letter.tenant) as connection:
-        before = await _lock(connection, letter)
-        if orphaned:
-            await connection.execute(
-                "UPDATE dead_letters SET orphaned = true, version = version + 1, updated_at = now() "
-                "WHERE id = $1 AND NOT orphaned",
-                letter.workflow_id,
-            )
-        await write(connection, _order_entry(Action.REFUSED, letter, order, before, answer))
-
-
-async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder) -> None:
-    """Record an order that could not be read: nobody knows who sent it."""
-    async with transaction(pool, letter.tenant) as connection:
-        before = await _lock(connection, letter)
-        after = {"verb": malformed.verb, "problem": malformed.problem}
-        await write(
-            connection, Entry(action=Action.REFUSED, letter=letter, actor="unknown", before=before, after=after)
+        entry = Entry(
+            action=Action.REPLAY_OUTCOME,
+            letter=letter,
+            request_id=outcome.request_id,
+            before=before(record),
+            after={"status": status, "ending": outcome.ending, "blocked_by": outcome.blocked_by},
         )
+        await write(connection, entry)
+        return state(letter, changed or record)
 
 
-def _order_entry(
-    action: Action, letter: LetterId, order: Replay | Resolve | Discard, before: dict[str, Any] | None, answer: Answer
-) -> Entry:
-    # What an edit or an output contains may be secret; that there was one is what the audit needs.
-    shown = order.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
-    edited = isinstance(order, Replay) and order.input_patch is not None
-    after = {"answer": answer.model_dump(mode="json"), "order": shown | {"verb": order.verb, "edited": edited}}
-    return Entry(
-        action=action,
-        letter=letter,
-        actor=order.requested_by,
-        reason=order.reason,
-        request_id=order.request_id,
-        before=before,
-        after=after,
-    )
+def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: LetterStatus) -> bool:
+    if LetterStatus(record["status"]).closed:
+        return False
+    # Not for a canceled run: an order may have been under way to it.
+    is_late = outcome.request_id is not None and clean(outcome.request_id) != record["replay_request_id"]
+    if is_late and outcome.ending is not Ending.CANCELED:
+        return False
+    orphaned = record["orphaned"] or outcome.ending is Ending.ORPHANED
+    return (record["status"], record["blocked_by"], record["orphaned"]) != (status, outcome.blocked_by, orphaned)
 
 
-async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> None:
-    """Record how a replay ended."""
-    status = status_after_outcome(outcome)
+async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
+    """Record that the run of an open dead letter is gone, and tell whether that is news."""
     async with transaction(pool, letter.tenant) as connection:
-        before = await _lock(connection, letter)
-        await connection.execute(
-            """
-            UPDATE dead_letters SET status = $2, blocked_by = $3, version = version + 1, updated_at = now(),
-                orphaned = orphaned OR $4, resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' ELSE resolution END
-            WHERE id = $1 AND status IN ('pending', 'replaying')
-            """,
-            letter.workflow_id,
-            status.value,
-            outcome.blocked_by,
-            outcome.ending is Ending.ORPHANED,
-        )
-        after = {"status": status, "ending": outcome.ending, "blocked_by": outcome.blocked_by}
-        await write(
-            connection,
-            Entry(
-                action=Action.REPLAY_OUTCOME,
-                letter=letter,
-                request_id=outcome.request_id,
-                before=before,
-                after=after,
-            ),
-        )
-
-
-async def _lock(connection: Connection, letter: LetterId) -> dict[str, Any] | None:
-    """Hold the record until the transaction ends, and return what it was before."""
-    row = await connection.fetchrow(
-        "SELECT status, cycle, version FROM dead_letters WHERE id = $1 FOR UPDATE", letter.workflow_id
-    )
-    return dict(row) if row else None
+        record = await lock(connection, letter)
+        if record is None or LetterStatus(record["status"]).closed or record["orphaned"]:
+            return False
+        await mark_orphaned(connection, letter)
+        after = {"status": LetterStatus.PENDING, "orphaned": True}
+        await write(connection, Entry(action=Action.ORPHANED, letter=letter, before=before(record), after=after))
+        return True

@@ -24,7 +24,7 @@ async def open_pool(database_url: str, *, max_size: int = 10) -> "asyncpg.Pool[a
             command_timeout=COMMAND_TIMEOUT.total_seconds(),
             # As connection settings, not as statements: the pool resets a connection to these when it comes back,
             # and RESET ROLE leads here and not to the owner.
-            server_settings={"role": APP_ROLE, "search_path": SCHEMA, "application_name": "redrive"},
+            server_settings={"role": APP_ROLE, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"},
         )
     except asyncpg.InvalidParameterValueError as error:
         raise Unavailable(f"the database has no Redrive schema yet, apply the migrations first: {error}") from None

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from store.tenancy import EVERY_TENANT, Pool, transaction
+from store.tenancy import Pool, reading
 
 _COUNTS: Final = "SELECT status, sum(count)::bigint AS count FROM dead_letter_counts GROUP BY status"
 _OLDEST: Final = """
@@ -14,7 +14,7 @@ _OLDEST: Final = """
 
 async def stock(pool: Pool) -> tuple[dict[str, int], timedelta]:
     """Return the number of dead letters by status, and the age of the oldest open one."""
-    async with transaction(pool, EVERY_TENANT) as connection:
+    async with reading(pool, None) as connection:
         rows = await connection.fetch(_COUNTS)
         oldest: timedelta = await connection.fetchval(_OLDEST)
     return {row["status"]: row["count"] for row in rows}, oldest

@@ -5,6 +5,7 @@ through one inbox and is handled one after another: of two orders at once, one w
 """
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -27,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         LetterState,
         LetterStatus,
         MalformedOrder,
+        Order,
         OrderRequest,
         Outcome,
         OutcomeRequest,
@@ -34,13 +36,12 @@ with workflow.unsafe.imports_passed_through():
         Replay,
         Resolve,
         Restart,
-        Verb,
         refusal,
         status_after,
         status_after_outcome,
     )
     from workflows.details import letter_details
-    from workflows.inputs import read_order
+    from workflows.inputs import read_message, read_order
 
 LOCAL_TIMEOUT = timedelta(seconds=10)
 ALERT_TIMEOUT = timedelta(seconds=30)
@@ -75,70 +76,37 @@ class DeadLetter:
                 if not self._inbox:
                     workflow.continue_as_new(LetterInput(letter=given.letter, state=self._state))
 
-    @workflow.signal(name=LetterSignal.EXHAUSTED)
-    def exhausted(self, message: Exhausted) -> None:
-        """Take note that the step was exhausted (again)."""
-        self._inbox.append(message)
+    @workflow.signal(dynamic=True)
+    def take(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take an order, or word from the owner. What cannot be read is refused and written down."""
+        match name:
+            case LetterSignal.EXHAUSTED:
+                self._note(name, read_message(Exhausted, arguments))
+            case LetterSignal.OUTCOME:
+                self._note(name, read_message(Outcome, arguments))
+            case _:
+                self._note(name, read_order(arguments, name))
 
-    @workflow.signal(name=LetterSignal.OUTCOME)
-    def outcome(self, outcome: Outcome) -> None:
-        """Take note of how a replay ended."""
-        self._inbox.append(outcome)
-
-    @workflow.signal(name=Verb.REPLAY)
-    def replay(self, raw: RawValue) -> None:
-        """Run the parked step again."""
-        self._take(Verb.REPLAY, raw)
-
-    @workflow.signal(name=Verb.RESOLVE)
-    def resolve(self, raw: RawValue) -> None:
-        """Let the run go on with a given output."""
-        self._take(Verb.RESOLVE, raw)
-
-    @workflow.signal(name=Verb.DISCARD)
-    def discard(self, raw: RawValue) -> None:
-        """Give up: the run ends FAILED."""
-        self._take(Verb.DISCARD, raw)
-
-    @workflow.signal(name=Verb.RESTART)
-    def restart(self, raw: RawValue) -> None:
-        """Start the run anew from this step, when it is gone."""
-        self._take(Verb.RESTART, raw)
-
-    @workflow.update(name=Verb.REPLAY)
-    async def replay_now(self, raw: RawValue) -> Answer:
-        """Run the parked step again, and say whether it will."""
-        return await self._answer(Verb.REPLAY, raw)
-
-    @workflow.update(name=Verb.RESOLVE)
-    async def resolve_now(self, raw: RawValue) -> Answer:
-        """Let the run go on with a given output, and say whether it will."""
-        return await self._answer(Verb.RESOLVE, raw)
-
-    @workflow.update(name=Verb.DISCARD)
-    async def discard_now(self, raw: RawValue) -> Answer:
-        """Give up, and say whether that was possible."""
-        return await self._answer(Verb.DISCARD, raw)
-
-    @workflow.update(name=Verb.RESTART)
-    async def restart_now(self, raw: RawValue) -> Answer:
-        """Start the run anew from this step when it is gone, and say what its new id is."""
-        return await self._answer(Verb.RESTART, raw)
-
-    def _take(self, verb: Verb, raw: RawValue) -> LetterOrder | MalformedOrder:
-        order = read_order(raw, verb)
-        if isinstance(order, Continue):
-            order = "not an order for a dead letter"
-        entry = MalformedOrder(verb=verb, problem=order) if isinstance(order, str) else order
-        self._inbox.append(entry)
-        return entry
-
-    async def _answer(self, verb: Verb, raw: RawValue) -> Answer:
-        order = self._take(verb, raw)
-        if isinstance(order, MalformedOrder):
-            return Answer(request_id="", accepted=False, message=order.problem, status=self._state.status)
+    @workflow.update(dynamic=True)
+    async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
+        """Take an order, and answer when it is known what becomes of it."""
+        order = self._note(name, read_order(arguments, name))
+        if not isinstance(order, Replay | Resolve | Discard | Restart):
+            problem = order.problem if isinstance(order, MalformedOrder) else ""
+            return Answer(request_id="", accepted=False, message=problem, status=self._state.status)
         await workflow.wait_condition(lambda: order.request_id in self._state.answers)
         return self._state.answers[order.request_id]
+
+    def _note(
+        self, name: str, message: Exhausted | Outcome | Order | str
+    ) -> Exhausted | Outcome | LetterOrder | MalformedOrder:
+        if isinstance(message, Continue):
+            message = "`continue` is an order for the run, not for a dead letter"
+        if isinstance(message, Exhausted) and message.letter != self._state.letter:
+            message = f"it tells of {message.letter.workflow_id!r}, another dead letter"
+        entry = MalformedOrder(verb=name[:64], problem=message) if isinstance(message, str) else message
+        self._inbox.append(entry)
+        return entry
 
     async def _handle(self, message: Exhausted | Outcome | LetterOrder | MalformedOrder) -> None:
         match message:
@@ -147,6 +115,7 @@ class DeadLetter:
             case Outcome():
                 await self._on_outcome(message)
             case MalformedOrder():
+                await self._load()
                 await self._record(Activity.RECORD_REFUSAL, self._state.letter, message)
             case Replay() | Resolve() | Discard() | Restart():
                 await self._on_order(message)
@@ -185,6 +154,7 @@ class DeadLetter:
             answers[order.request_id] = answer
             while len(answers) > ANSWERS_KEPT:
                 answers.pop(next(iter(answers)))
+            self._state.orphaned = self._state.orphaned or answer.orphaned
             if answer.accepted:
                 await self._forward(order)
 

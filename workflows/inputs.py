@@ -1,19 +1,24 @@
-"""Read what starts a workflow, from whoever sent it.
+"""Read what reaches a workflow, from whoever sent it.
 
-The payload is decoded here and not by Temporal's converter: what cannot be decoded has to fail the run with a sentence
-that names the place, and not its workflow task for ever.
+Payloads are decoded here and not by Temporal's converter: what cannot be decoded has to be answered with a sentence
+that names the place. Left to the converter, it would be dropped without a word, or fail the workflow task for ever.
 """
 
-from pydantic import ValidationError
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import RunInput, StepStatus
-from redrive.dead_letters import ORDERS, Order, Verb
+from redrive.dead_letters import ORDERS, PROBLEM_LIMIT, Order, Verb
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
+
+M = TypeVar("M", bound=BaseModel)
 
 # What a run gets that was started without any input: without it, its workflow task would fail for ever.
 NOTHING = RawValue(Payload())
@@ -48,16 +53,34 @@ def _refusal(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
 
 
-def read_order(raw: RawValue, verb: Verb | None = None) -> Order | str:
+def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order | str:
     """Return an operator's order, or say what is wrong with it. `verb` is the signal's name, if that tells it."""
+    if verb is not None and verb not in set(Verb):
+        return f"{verb[:64]!r} is not an order; there are {', '.join(Verb)}"
     try:
-        value = from_json(raw.payload.data, allow_inf_nan=False)
+        value = _only(arguments)
         if verb is not None and isinstance(value, dict):
             value = {**value, "verb": verb}
         order = ORDERS.validate_python(value)
     except ValidationError as error:
-        return f"the order does not fit: {validation_sentence(error)}"
+        return f"the order does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
     except ValueError as error:
-        return f"the order is not JSON: {error}"
+        return f"the order is not JSON: {error}"[:PROBLEM_LIMIT]
     problem = json_problem(order.model_dump(mode="json"))
-    return f"the order{problem}" if problem else order
+    return f"the order{problem}"[:PROBLEM_LIMIT] if problem else order
+
+
+def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
+    """Return a message of another workflow, or say what is wrong with it."""
+    try:
+        return model.model_validate(_only(arguments))
+    except ValidationError as error:
+        return f"the message does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
+    except ValueError as error:
+        return f"the message is not JSON: {error}"[:PROBLEM_LIMIT]
+
+
+def _only(arguments: Sequence[RawValue]) -> object:
+    if len(arguments) != 1:
+        raise ValueError(f"{len(arguments)} arguments; one is needed")
+    return from_json(arguments[0].payload.data, allow_inf_nan=False)

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
@@ -47,7 +49,7 @@ with workflow.unsafe.imports_passed_through():
         RunDocument,
         Verb,
     )
-    from redrive.documents import json_size, merge_patch, step_input
+    from redrive.documents import json_size, patched, step_input
     from redrive.errors import Category
     from redrive.policy import SHORTEST_DELAY
     from workflows.attempts import drop_oldest_attempts
@@ -72,7 +74,6 @@ class ModuleRun:
         self._status = RunStatus.PENDING
         self._error: str | None = None
         self._inbox: deque[Order] = deque()
-        self._strays: deque[tuple[str, RawValue]] = deque()
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> RunResult:
@@ -85,6 +86,7 @@ class ModuleRun:
             if is_cancelled_exception(error):
                 await self._cancel()
             raise
+        await workflow.wait_condition(workflow.all_handlers_finished)
         self._status = RunStatus.SUCCESS
         return RunResult(
             run_id=workflow.info().workflow_id,
@@ -118,40 +120,27 @@ class ModuleRun:
         parked = next((step.name for step in self._state.steps if step.status is StepStatus.DLQ), None)
         return RunDocument(run=self._order.model_copy(update={"state": self._state}), parked_at=parked)
 
-    @workflow.signal(name=OwnerSignal.ORDER)
-    def take_order(self, raw: RawValue) -> None:
-        """Take an order that the step's dead letter has accepted."""
-        order = read_order(raw)
-        if not isinstance(order, str):
-            self._inbox.append(order)
-
-    @workflow.signal(name=Verb.REPLAY)
-    def replay(self, raw: RawValue) -> None:
-        """Pass an order on to the dead letter of the step that the run is parked at."""
-        self._strays.append((Verb.REPLAY, raw))
-
-    @workflow.signal(name=Verb.RESOLVE)
-    def resolve(self, raw: RawValue) -> None:
-        """Pass an order on to the dead letter of the step that the run is parked at."""
-        self._strays.append((Verb.RESOLVE, raw))
-
-    @workflow.signal(name=Verb.DISCARD)
-    def discard(self, raw: RawValue) -> None:
-        """Pass an order on to the dead letter of the step that the run is parked at."""
-        self._strays.append((Verb.DISCARD, raw))
-
-    @workflow.signal(name=Verb.CONTINUE)
-    def go_on(self, raw: RawValue) -> None:
-        """Go on after a STEP_ONLY replay."""
-        self._take_continue(raw)
+    @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+    async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take what a dead letter hands on, and `continue`; pass any other order on to the dead letter it is for."""
+        match name:
+            case OwnerSignal.ORDER:
+                order = read_order(arguments)
+                if not isinstance(order, str):
+                    self._inbox.append(order)
+            case Verb.CONTINUE:
+                self._take_continue(arguments)
+            case _:
+                await workflow.wait_condition(lambda: bool(self._state.steps))
+                await self._signal_letter(self._current_step(), name, arguments)
 
     @workflow.update(name=Verb.CONTINUE)
     def go_on_now(self, raw: RawValue) -> Answer:
         """Go on after a STEP_ONLY replay, and say at once whether that is possible."""
-        return self._take_continue(raw)
+        return self._take_continue([raw])
 
-    def _take_continue(self, raw: RawValue) -> Answer:
-        order = read_order(raw, Verb.CONTINUE)
+    def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
+        order = read_order(arguments, Verb.CONTINUE)
         if isinstance(order, str):
             workflow.logger.warning("run.order_refused: %s", order)
             return Answer(request_id="", accepted=False, message=order)
@@ -204,6 +193,11 @@ class ModuleRun:
             elif self._state.stop_after == step.name:
                 await self._pause_if_partial()
 
+    def _current_step(self) -> str:
+        """Return the step that an order to the run means: the one that it is at."""
+        index = self._next_step()
+        return self._state.steps[-1 if index is None else index].name
+
     def _next_step(self) -> int | None:
         return next((i for i, step in enumerate(self._state.steps) if step.status is not StepStatus.SUCCESS), None)
 
@@ -233,9 +227,7 @@ class ModuleRun:
     async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
         info = workflow.info()
         policy = self._state.policies.pop(step.name, snapshot.policy)
-        document = step_input(order.payload | self._state.outputs, snapshot.reads)
-        if step.name in self._state.patches:
-            document = merge_patch(document, self._state.patches[step.name])
+        document = self._step_document(order, snapshot)
         result: StepResult = await workflow.execute_activity(
             Activity.RUN_STEP,
             StepOrder(
@@ -263,6 +255,11 @@ class ModuleRun:
         )
         return result
 
+    def _step_document(self, order: RunInput, snapshot: StepSnapshot) -> dict[str, Any]:
+        """Return a step's input: the part of the run's document that it reads, with operators' edits."""
+        document = step_input(order.payload | self._state.outputs, snapshot.reads)
+        return patched(document, self._state.patches.get(snapshot.name, []))
+
     def _exhaust(self, step: StepState, cycle: FailedCycle) -> None:
         step.failure, step.attempts = cycle, cycle.attempts
         step.attempt = max([step.attempt, *(entry.attempt for entry in cycle.attempts)])
@@ -279,18 +276,13 @@ class ModuleRun:
         await self._report(order, snapshot, step, step.failure)
         await self._block_later_letters(step)
         while step.status is StepStatus.DLQ:
-            await workflow.wait_condition(lambda: bool(self._inbox or self._strays))
-            if self._strays:
-                name, raw = self._strays.popleft()
-                await self._signal_letter(step.name, name, raw)
-            else:
-                self._carry_out(self._inbox.popleft(), step)
+            await workflow.wait_condition(lambda: bool(self._inbox))
+            await self._carry_out(self._inbox.popleft(), step)
         self._error = None
         self._upsert(RunStatus.RUNNING)
 
     async def _report(self, order: RunInput, snapshot: StepSnapshot, step: StepState, cycle: FailedCycle) -> None:
         self._state.letters[step.name] = None
-        document = step_input(order.payload | self._state.outputs, snapshot.reads)
         await workflow.execute_local_activity(
             Activity.REPORT_EXHAUSTED,
             ExhaustedReport(
@@ -298,7 +290,7 @@ class ModuleRun:
                 pipeline=order.pipeline,
                 snapshot=snapshot,
                 cycle=cycle,
-                document=merge_patch(document, self._state.patches.get(step.name, {})),
+                document=self._step_document(order, snapshot),
                 correlation_id=order.correlation_id or workflow.info().workflow_id,
                 key=order.key,
                 at=workflow.now(),
@@ -314,9 +306,11 @@ class ModuleRun:
                 ending=Ending.BLOCKED, request_id=self._state.letters.get(later.name), blocked_by=dead.name
             )
             if later.name in self._state.letters:
-                await self._signal_letter(later.name, LetterSignal.OUTCOME, outcome)
+                await self._signal_letter(later.name, LetterSignal.OUTCOME, [outcome])
+                # What becomes of it now is the outcome of an order to the earlier one.
+                self._state.letters[later.name] = None
 
-    def _carry_out(self, order: Order, step: StepState) -> None:
+    async def _carry_out(self, order: Order, step: StepState) -> None:
         """Do what an accepted order says with the step that the run is parked at."""
         match order:
             case Replay():
@@ -327,6 +321,7 @@ class ModuleRun:
                 step.status = StepStatus.SUCCESS
             case Discard():
                 self._state.letters.pop(step.name, None)
+                await self._close_letters()
                 self._fail(step, f"discarded by {order.requested_by}: {order.reason}")
             case Restart() | Continue():
                 workflow.logger.warning("run.order_ignored: %s", order.verb)
@@ -337,7 +332,7 @@ class ModuleRun:
         self._state.letters[dead.name] = order.request_id
         self._state.stop_after = dead.name if order.mode is Mode.STEP_ONLY else None
         if order.input_patch is not None:
-            self._state.patches[first] = merge_patch(self._state.patches.get(first, {}), order.input_patch)
+            self._state.patches.setdefault(first, []).append(order.input_patch)
         if order.policy is not None and self._order and self._order.steps:
             policy = self._order.steps[names.index(first)].policy
             self._state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
@@ -371,16 +366,25 @@ class ModuleRun:
 
     async def _tell_letter(self, step: str, outcome: Outcome) -> None:
         if step in self._state.letters:
-            await self._signal_letter(step, LetterSignal.OUTCOME, outcome)
+            await self._signal_letter(step, LetterSignal.OUTCOME, [outcome])
             del self._state.letters[step]
 
-    async def _signal_letter(self, step: str, signal: str, argument: object) -> None:
-        handle = workflow.get_external_workflow_handle(self._letter(step).workflow_id)
+    async def _close_letters(self) -> None:
+        """Tell the dead letters that are open still that the run ends."""
+        for step in list(self._state.letters):
+            await self._tell_letter(step, Outcome(ending=Ending.CANCELED, request_id=self._state.letters[step]))
+
+    async def _signal_letter(self, step: str, signal: str, arguments: Sequence[object]) -> None:
+        letter = self._letter(step)
         try:
-            await handle.signal(signal, argument)
-        except ApplicationError as error:
-            # The letter was closed by hand, or its workflow was terminated: the run goes on without it.
-            workflow.logger.warning("run.letter_gone: %s %s: %s", step, signal, error)
+            await workflow.get_external_workflow_handle(letter.workflow_id).signal(signal, args=arguments)
+        except ApplicationError:
+            # The letter is closed, was terminated or never was: starting it makes it read its record and answer.
+            await workflow.execute_local_activity(
+                Activity.SIGNAL_LETTER,
+                args=[letter, signal, arguments[0] if len(arguments) == 1 else None],
+                start_to_close_timeout=LOCAL_TIMEOUT,
+            )
 
     def _document_problem(self, step: StepState) -> FailedCycle | None:
         total = self._order_size + sum(state.output_size or 0 for state in self._state.steps)
@@ -405,7 +409,7 @@ class ModuleRun:
             raise asyncio.CancelledError
 
     def _continue_as_new_if_long(self, order: RunInput) -> None:
-        if workflow.info().is_continue_as_new_suggested() and not self._inbox and not self._strays:
+        if workflow.info().is_continue_as_new_suggested() and not self._inbox and workflow.all_handlers_finished():
             workflow.continue_as_new(order.model_copy(update={"state": self._state}))
 
     async def _cancel(self) -> None:
@@ -414,8 +418,7 @@ class ModuleRun:
         self._skip_rest()
         self._upsert(RunStatus.CANCELED)
         self._describe()
-        for step in list(self._state.letters):
-            await self._tell_letter(step, Outcome(ending=Ending.CANCELED, request_id=self._state.letters[step]))
+        await self._close_letters()
 
     def _skip_rest(self) -> None:
         for step in self._state.steps:

@@ -1,4 +1,13 @@
--- Runs (what lists and audits need of them), dead letters and the audit log, with row level security by tenant.
+-- Runs (what lists need of them), dead letters, their counters and alerts, with row level security by tenant.
+
+-- A transaction names its tenant in the setting redrive.tenant. '*' reads the rows of all tenants and writes none; no
+-- setting, or an empty one, sees nothing.
+CREATE FUNCTION redrive.sees(tenant text) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN current_setting('redrive.tenant', true) IN (tenant, '*');
+CREATE FUNCTION redrive.is_own(tenant text) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN current_setting('redrive.tenant', true) = tenant AND tenant NOT IN ('', '*');
+REVOKE ALL ON FUNCTION redrive.sees, redrive.is_own FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redrive.sees, redrive.is_own TO redrive_app;
 
 CREATE TABLE redrive.runs (
     run_id text PRIMARY KEY,
@@ -6,14 +15,18 @@ CREATE TABLE redrive.runs (
     pipeline text NOT NULL,
     status text NOT NULL,
     failed_step text,
+    failed_cycle integer,
     category text,
     correlation_id text,
     idempotency_key text,
     started_at timestamptz NOT NULL,
+    closed_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX runs_by_time ON redrive.runs (tenant, started_at DESC, run_id);
-CREATE INDEX runs_by_status ON redrive.runs (tenant, status, started_at DESC, run_id);
+CREATE INDEX runs_by_time ON redrive.runs (tenant, started_at DESC, run_id DESC);
+CREATE INDEX runs_by_status ON redrive.runs (tenant, status, started_at DESC, run_id DESC);
+CREATE INDEX runs_all_by_time ON redrive.runs (started_at DESC, run_id DESC);
+CREATE INDEX runs_by_pipeline ON redrive.runs (tenant, pipeline, started_at DESC, run_id DESC);
 
 CREATE TABLE redrive.dead_letters (
     id text PRIMARY KEY,
@@ -38,9 +51,13 @@ CREATE TABLE redrive.dead_letters (
     idempotency_key text,
     generation text NOT NULL,
     fingerprint text NOT NULL,
+    -- How many failures the alert of this cycle speaks of; 0 when another alert speaks of it.
+    alert_count integer NOT NULL DEFAULT 0,
     blocked_by text,
     orphaned boolean NOT NULL DEFAULT false,
     replay_count integer NOT NULL DEFAULT 0,
+    -- The order that the run carries out, until the step is exhausted again: a late word about an older one is ignored.
+    replay_request_id text,
     replayed_by text,
     replayed_at timestamptz,
     replay_mode text,
@@ -54,14 +71,28 @@ CREATE TABLE redrive.dead_letters (
     updated_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (tenant, run_id, step)
 );
+-- One for each filter of the lists, newest first.
 CREATE INDEX dead_letters_by_time ON redrive.dead_letters (tenant, last_failed_at DESC, id DESC);
 CREATE INDEX dead_letters_by_status ON redrive.dead_letters (tenant, status, last_failed_at DESC, id DESC);
 CREATE INDEX dead_letters_by_pipeline ON redrive.dead_letters (tenant, pipeline, last_failed_at DESC, id DESC);
+CREATE INDEX dead_letters_by_module ON redrive.dead_letters (tenant, module, last_failed_at DESC, id DESC);
 CREATE INDEX dead_letters_by_step ON redrive.dead_letters (tenant, step, last_failed_at DESC, id DESC);
 CREATE INDEX dead_letters_by_category ON redrive.dead_letters (tenant, category, last_failed_at DESC, id DESC);
 CREATE INDEX dead_letters_by_fingerprint ON redrive.dead_letters (tenant, fingerprint, last_failed_at DESC, id DESC);
-CREATE INDEX dead_letters_open ON redrive.dead_letters (tenant, first_failed_at)
+-- For the search by an id.
+CREATE INDEX dead_letters_by_correlation ON redrive.dead_letters (tenant, correlation_id);
+CREATE INDEX dead_letters_by_key ON redrive.dead_letters (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+-- For reading far down the list of all tenants.
+CREATE INDEX dead_letters_all_by_time ON redrive.dead_letters (last_failed_at DESC, id DESC);
+-- For what is open, in a tenant and in all: the newest with what groups are made of, the oldest, and all by id.
+CREATE INDEX dead_letters_open ON redrive.dead_letters (tenant, last_failed_at DESC, id DESC)
+    INCLUDE (fingerprint, category, step, first_failed_at) WHERE status IN ('pending', 'replaying');
+CREATE INDEX dead_letters_all_open ON redrive.dead_letters (last_failed_at DESC, id DESC)
+    INCLUDE (tenant, fingerprint, category, step, first_failed_at) WHERE status IN ('pending', 'replaying');
+CREATE INDEX dead_letters_oldest ON redrive.dead_letters (tenant, first_failed_at)
     WHERE status IN ('pending', 'replaying');
+CREATE INDEX dead_letters_all_oldest ON redrive.dead_letters (first_failed_at) WHERE status IN ('pending', 'replaying');
+CREATE INDEX dead_letters_open_by_id ON redrive.dead_letters (id) WHERE status IN ('pending', 'replaying');
 
 -- How many there are by status: counting a million rows for each page would cost 100 ms.
 CREATE TABLE redrive.dead_letter_counts (
@@ -71,78 +102,24 @@ CREATE TABLE redrive.dead_letter_counts (
     PRIMARY KEY (tenant, status)
 );
 
+-- Names are written out and pg_temp is not searched first: a caller's temporary tables must not take the place of ours.
 CREATE FUNCTION redrive.count_dead_letters() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = redrive AS $$
+    SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_OP = 'UPDATE' AND OLD.status = NEW.status THEN
+    IF TG_OP = 'UPDATE' AND (OLD.tenant, OLD.status) = (NEW.tenant, NEW.status) THEN
         RETURN NULL;
     END IF;
     -- In the order of the names, so that two transactions never wait for each other's counter.
-    IF TG_OP = 'UPDATE' AND OLD.status < NEW.status THEN
-        UPDATE dead_letter_counts SET count = count - 1 WHERE tenant = OLD.tenant AND status = OLD.status;
-    END IF;
-    INSERT INTO dead_letter_counts AS c (tenant, status, count) VALUES (NEW.tenant, NEW.status, 1)
-        ON CONFLICT (tenant, status) DO UPDATE SET count = c.count + 1;
-    IF TG_OP = 'UPDATE' AND OLD.status > NEW.status THEN
-        UPDATE dead_letter_counts SET count = count - 1 WHERE tenant = OLD.tenant AND status = OLD.status;
-    END IF;
+    INSERT INTO redrive.dead_letter_counts AS known (tenant, status, count)
+        SELECT * FROM (VALUES (OLD.tenant, OLD.status, -1), (NEW.tenant, NEW.status, 1)) AS change (tenant, status, by)
+        WHERE status IS NOT NULL ORDER BY tenant, status
+        ON CONFLICT (tenant, status) DO UPDATE SET count = known.count + excluded.count;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER count_dead_letters AFTER INSERT OR UPDATE OF status ON redrive.dead_letters
+REVOKE ALL ON FUNCTION redrive.count_dead_letters FROM PUBLIC;
+CREATE TRIGGER count_dead_letters AFTER INSERT OR DELETE OR UPDATE OF tenant, status ON redrive.dead_letters
     FOR EACH ROW EXECUTE FUNCTION redrive.count_dead_letters();
-
--- Append-only; each row carries the hash of the one before it in its tenant.
-CREATE TABLE redrive.audit_log (
-    tenant text NOT NULL,
-    number bigint NOT NULL,
-    at timestamptz NOT NULL,
-    action text NOT NULL,
-    dead_letter text,
-    run_id text,
-    step text,
-    actor text NOT NULL,
-    reason text,
-    request_id text,
-    before jsonb,
-    after jsonb,
-    hash bytea NOT NULL,
-    PRIMARY KEY (tenant, number)
-);
-CREATE INDEX audit_log_by_dead_letter ON redrive.audit_log (tenant, dead_letter, number);
--- An order and its outcome are written once, however often the activity that writes them is tried.
-CREATE UNIQUE INDEX audit_log_once ON redrive.audit_log (tenant, dead_letter, action, request_id)
-    WHERE request_id IS NOT NULL;
-
-CREATE TABLE redrive.audit_heads (
-    tenant text PRIMARY KEY,
-    number bigint NOT NULL,
-    hash bytea NOT NULL
-);
-
-CREATE FUNCTION redrive.audit_hash(previous bytea, entry redrive.audit_log) RETURNS bytea LANGUAGE sql IMMUTABLE
-    SET search_path = redrive AS $$
-    SELECT sha256(previous || convert_to(jsonb_build_array(
-        entry.tenant, entry.number, extract(epoch FROM entry.at), entry.action, entry.dead_letter, entry.run_id,
-        entry.step, entry.actor, entry.reason, entry.request_id, entry.before, entry.after)::text, 'UTF8'))
-$$;
-
-CREATE FUNCTION redrive.chain_audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = redrive AS $$
-DECLARE
-    head audit_heads;
-BEGIN
-    INSERT INTO audit_heads (tenant, number, hash) VALUES (NEW.tenant, 0, '\x') ON CONFLICT DO NOTHING;
-    SELECT * INTO head FROM audit_heads WHERE tenant = NEW.tenant FOR UPDATE;
-    NEW.number := head.number + 1;
-    NEW.at := clock_timestamp();
-    NEW.hash := audit_hash(head.hash, NEW);
-    UPDATE audit_heads SET number = NEW.number, hash = NEW.hash WHERE tenant = NEW.tenant;
-    RETURN NEW;
-END
-$$;
-CREATE TRIGGER chain_audit BEFORE INSERT ON redrive.audit_log
-    FOR EACH ROW EXECUTE FUNCTION redrive.chain_audit();
 
 -- Failures that look alike since the last alert.
 CREATE TABLE redrive.alerts (
@@ -153,25 +130,14 @@ CREATE TABLE redrive.alerts (
     PRIMARY KEY (tenant, fingerprint)
 );
 
--- The tenant of a transaction is set by the application; '*' is the system itself and owners of all tenants.
-CREATE FUNCTION redrive.sees(tenant text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT tenant = current_setting('redrive.tenant', true) OR current_setting('redrive.tenant', true) = '*'
-$$;
-
 ALTER TABLE redrive.runs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.dead_letters ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.dead_letter_counts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE redrive.audit_log ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.alerts ENABLE ROW LEVEL SECURITY;
-ALTER TABLE redrive.audit_heads ENABLE ROW LEVEL SECURITY;
-CREATE POLICY tenant ON redrive.runs USING (redrive.sees(tenant));
-CREATE POLICY tenant ON redrive.dead_letters USING (redrive.sees(tenant));
-CREATE POLICY tenant ON redrive.dead_letter_counts USING (redrive.sees(tenant));
-CREATE POLICY tenant ON redrive.audit_log USING (redrive.sees(tenant));
-CREATE POLICY tenant ON redrive.alerts USING (redrive.sees(tenant));
-CREATE POLICY tenant ON redrive.audit_heads USING (redrive.sees(tenant));
+CREATE POLICY tenant ON redrive.runs USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
+CREATE POLICY tenant ON redrive.dead_letters USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
+CREATE POLICY tenant ON redrive.dead_letter_counts USING (redrive.sees(tenant)) WITH CHECK (false);
+CREATE POLICY tenant ON redrive.alerts USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
 
 GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.dead_letters, redrive.alerts TO redrive_app;
-GRANT SELECT ON redrive.dead_letter_counts, redrive.audit_heads TO redrive_app;
-GRANT SELECT, INSERT ON redrive.audit_log TO redrive_app;
-GRANT EXECUTE ON FUNCTION redrive.audit_hash, redrive.sees TO redrive_app;
+GRANT SELECT ON redrive.dead_letter_counts TO redrive_app;

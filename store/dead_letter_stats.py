@@ -1,0 +1,86 @@
+"""Figures about dead letters: how many, how old, and which look alike. Without a tenant: of all tenants."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from redrive.dead_letters import LetterStatus
+from redrive.errors import Category, InvalidInput
+from store.dead_letter_lists import MESSAGE_SHOWN, OPEN, LetterFilter, conditions, deep
+from store.paging import Query, check_limit
+from store.records import LetterGroup, LetterStats
+from store.tenancy import Connection, Pool, reading
+
+# How many of the newest open letters groups are made from.
+GROUP_DEPTH: Final = 50_000
+
+
+async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
+    """Return the largest groups of open dead letters that look alike, among the newest that fit."""
+    check_limit(limit)
+    if chosen.text is not None:
+        raise InvalidInput("groups cannot be searched by text: filter by fingerprint, step or category")
+    async with reading(pool, chosen.tenant) as connection:
+        return await _groups(connection, chosen, limit)
+
+
+async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> list[LetterGroup]:
+    query = conditions(chosen)
+    query.where(OPEN)
+    newest = deep(chosen, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
+    records = await connection.fetch(
+        f"""
+        SELECT alike.*, pipeline, step, category, error_type, left(message, {MESSAGE_SHOWN}) AS message
+        FROM (
+            SELECT tenant, fingerprint, count(*) AS count, min(first_failed_at) AS first_failed_at,
+                   max(last_failed_at) AS last_failed_at,
+                   (array_agg(id ORDER BY last_failed_at DESC, id DESC))[1] AS sample
+            FROM ({newest}) AS newest GROUP BY tenant, fingerprint ORDER BY count DESC, 2 LIMIT {query.add(limit)}
+        ) AS alike JOIN dead_letters ON id = sample ORDER BY alike.count DESC, alike.fingerprint
+        """,  # noqa: S608
+        *query.parameters,
+    )
+    return [LetterGroup.model_validate(dict(record)) for record in records]
+
+
+async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> LetterStats:
+    """Return how many dead letters there are, how old the oldest open one is, and what the open ones are about."""
+    chosen = LetterFilter(tenant=tenant)
+    async with reading(pool, tenant) as connection:
+        counts = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
+        by_category, by_step = await _kinds(connection, chosen)
+        return LetterStats(
+            by_status=dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in counts},
+            oldest_open=await _oldest(connection, tenant),
+            looked_at=sum(by_category.values()),
+            by_category=by_category,
+            by_step=by_step,
+            groups=await _groups(connection, chosen, largest),
+        )
+
+
+async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Category, int], dict[str, int]]:
+    query = Query()
+    query.where(OPEN)
+    newest = deep(chosen, query, "category, step", GROUP_DEPTH)
+    records = await connection.fetch(
+        f"SELECT category, step, count(*) AS count FROM ({newest}) AS newest GROUP BY 1, 2 ORDER BY count DESC, 1, 2",  # noqa: S608
+        *query.parameters,
+    )
+    by_category: dict[Category, int] = {}
+    by_step: dict[str, int] = {}
+    for category, step, count in records:
+        by_category[Category(category)] = by_category.get(Category(category), 0) + count
+        by_step[step] = by_step.get(step, 0) + count
+    return by_category, by_step
+
+
+async def _oldest(connection: Connection, tenant: str | None) -> timedelta | None:
+    query = Query()
+    query.where(OPEN)
+    if tenant is not None:
+        query.where("tenant = {}", tenant)
+    first: datetime | None = await connection.fetchval(
+        f"SELECT min(first_failed_at) FROM dead_letters WHERE {query.sql}",  # noqa: S608
+        *query.parameters,
+    )
+    return datetime.now(UTC) - first if first else None

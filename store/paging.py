@@ -1,0 +1,94 @@
+"""Pages of a list, newest first. A cursor is the place after the last row: paging on costs the same on every page."""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from redrive.errors import InvalidInput
+
+LARGEST_PAGE: Final = 1000
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Page(Generic[Row]):
+    """Some rows of a list, and the cursor of the next page; no cursor: there are no more.
+
+    A page of a search may have fewer rows than asked for, or none, and still a cursor: it looked far enough for once.
+    """
+
+    rows: list[Row]
+    cursor: str | None
+
+
+class Place(NamedTuple):
+    """Where a page ends."""
+
+    at: datetime
+    id: str
+    kind: str = ""
+
+
+class _Cursor(BaseModel):
+    at: datetime
+    id: str
+    kind: str
+    list: str
+
+
+@dataclass
+class Query:
+    """An SQL text that grows, with its parameters."""
+
+    conditions: list[str] = field(default_factory=list)
+    parameters: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any) -> str:
+        """Take a parameter and return its placeholder."""
+        self.parameters.append(value)
+        return f"${len(self.parameters)}"
+
+    def where(self, condition: str, *values: Any) -> None:
+        """Add a condition, with `{}` for each value."""
+        self.conditions.append(condition.format(*(self.add(value) for value in values)))
+
+    @property
+    def sql(self) -> str:
+        """All conditions."""
+        return " AND ".join(self.conditions) or "true"
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a page of no or too many rows."""
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidInput(f"limit {limit}: a page has 1 to {LARGEST_PAGE} rows")
+
+
+def write_cursor(place: Place, of: BaseModel) -> str:
+    """Return a cursor for the list that this filter gives."""
+    cursor = _Cursor(at=place.at, id=place.id, kind=place.kind, list=_mark(of))
+    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
+    """Return the place that a cursor names, or refuse it."""
+    if cursor is None:
+        return None
+    try:
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        read = _Cursor.model_validate_json(data)
+    except (ValueError, ValidationError):
+        raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one") from None
+    if read.at.tzinfo is None or "\0" in read.id:
+        raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
+    if read.list != _mark(of):
+        raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
+    return Place(read.at, read.id, read.kind)
+
+
+def _mark(of: BaseModel) -> str:
+    return hashlib.sha256(of.model_dump_json().encode()).hexdigest()[:12]

@@ -1,0 +1,34 @@
+"""Text and JSON that Postgres takes: what it refuses would otherwise keep a record from being written for ever."""
+
+from typing import Any
+
+from pydantic_core import to_json
+
+_MARK = "\N{REPLACEMENT CHARACTER}"
+
+
+def clean(text: str) -> str:
+    """Return the text with NUL and lone surrogates, which Postgres has no place for, marked as replaced."""
+    return text.replace("\0", _MARK).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def clean_or_none(text: str | None) -> str | None:
+    """Clean a text that may be missing."""
+    return None if text is None else clean(text)
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON that a jsonb column takes."""
+    return to_json(_cleaned(value), inf_nan_mode="strings").decode()
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(str(key)): _cleaned(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_cleaned(item) for item in value]
+        case _:
+            return value

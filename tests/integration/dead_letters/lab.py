@@ -1,0 +1,254 @@
+"""Runs whose steps fail as a test says, and what became of them: in Temporal, in the records, in the audit log."""
+
+import asyncio
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowHandle
+
+from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, RunStatus, Terminal, Transient
+from redrive.contracts import RunView
+from redrive.dead_letters import ORDERS, Answer, LetterId, LetterStatus, Verb
+from tests.conftest import eventually
+
+QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
+SLOW = QUICK.model_copy(update={"base": timedelta(minutes=1)})
+STEPS = ("first", "second", "third")
+
+
+class Place(BaseModel):
+    """A nested part of the input."""
+
+    city: str
+    street: str | None = None
+
+
+class Given(BaseModel):
+    """What each step reads."""
+
+    case: str
+    n: int = 0
+    note: str | None = None
+    place: Place | None = None
+
+
+class Done(BaseModel):
+    """What each step returns."""
+
+    step: str
+    n: int
+    extra: str = "default"
+
+
+class ThirdGiven(Given):
+    """What the last step reads: the second one's output, too."""
+
+    second: Done | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module."""
+
+    step: str
+    given: Given
+    key: str
+    run_id: str
+    attempt: int
+    max_attempts: int
+
+
+@dataclass
+class Service:
+    """The outside world of one case: what is broken, and what it was asked."""
+
+    broken: set[str] = field(default_factory=set)
+    flaky: set[str] = field(default_factory=set)
+    error: str = "the service is broken"
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def called(self) -> list[str]:
+        """The names of the steps that were called."""
+        return [call.step for call in self.calls]
+
+
+SERVICES: dict[str, Service] = {}
+
+
+async def _work(ctx: ModuleContext, given: Given) -> Done:
+    service = SERVICES[given.case]
+    call = Call(ctx.step, given, ctx.idempotency_key, ctx.run_id, ctx.attempt, ctx.max_attempts)
+    service.calls.append(call)
+    if ctx.step in service.broken:
+        raise Terminal(service.error)
+    if ctx.step in service.flaky:
+        raise Transient(service.error)
+    return Done(step=ctx.step, n=given.n + 1)
+
+
+def register(registry: Registry) -> None:
+    """Add the pipelines `three` (three quick steps) and `slow` (one that waits a minute between tries)."""
+
+    @registry.module("first", policy=QUICK)
+    async def first(ctx: ModuleContext, given: Given) -> Done:
+        return await _work(ctx, given)
+
+    @registry.module("second", policy=QUICK)
+    async def second(ctx: ModuleContext, given: Given) -> Done:
+        return await _work(ctx, given)
+
+    @registry.module("third", policy=QUICK)
+    async def third(ctx: ModuleContext, given: ThirdGiven) -> Done:
+        return await _work(ctx, given)
+
+    @registry.module("patient", policy=SLOW)
+    async def patient(ctx: ModuleContext, given: Given) -> Done:
+        return await _work(ctx, given)
+
+    Pipeline("three", first, second, third, registry=registry)
+    Pipeline("slow", patient, registry=registry)
+
+
+@dataclass
+class Case:
+    """One run and its dead letters, for one tenant."""
+
+    redrive: Redrive
+    temporal: Client
+    database_url: str
+    task_queue: str
+    service: Service = field(default_factory=Service)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    run_id: str = ""
+
+    def __post_init__(self) -> None:
+        SERVICES[self.name] = self.service
+        self.tenant = f"tenant-{self.name}"
+
+    @property
+    def run(self) -> WorkflowHandle[Any, Any]:
+        """The run's workflow."""
+        return self.temporal.get_workflow_handle(self.run_id)
+
+    def letter(self, step: str) -> LetterId:
+        """The id of a step's dead letter."""
+        return LetterId(tenant=self.tenant, run_id=self.run_id, step=step)
+
+    def letter_workflow(self, step: str) -> WorkflowHandle[Any, Any]:
+        """The workflow of a step's dead letter."""
+        return self.temporal.get_workflow_handle(self.letter(step).workflow_id)
+
+    async def start(self, *, pipeline: str = "three", key: str | None = None, **payload: object) -> None:
+        """Start the run."""
+        document = {"case": self.name, "n": 1} | payload
+        started = await self.redrive.start(pipeline, document, tenant=self.tenant, key=key)
+        self.run_id = started.run_id
+
+    async def park(self, *broken: str, key: str | None = None, **payload: object) -> "Case":
+        """Start a run whose given steps are broken, and wait until it is parked with its record written."""
+        self.service.broken |= set(broken)
+        await self.start(key=key, **payload)
+        first = next(step for step in STEPS if step in broken)
+        await self.until_letter(first, LetterStatus.PENDING)
+        return self
+
+    def mend(self, *steps: str) -> None:
+        """Let steps work again; all when none is named."""
+        self.service.broken -= set(steps or self.service.broken)
+
+    async def order(self, verb: Verb, step: str = "second", **fields: object) -> Answer:
+        """Give an order to a dead letter, as operators do."""
+        order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
+        return await self.redrive.dead_letters.order(self.letter(step), order)
+
+    async def view(self) -> RunView:
+        """Return the run as an operator sees it."""
+        return await self.redrive.status(self.run_id)
+
+    async def until(self, status: RunStatus) -> RunView:
+        """Wait until the run has a status."""
+
+        async def has() -> RunView | None:
+            view = await self.view()
+            return view if view.status is status else None
+
+        return await eventually(has)
+
+    async def until_letter(self, step: str, status: LetterStatus, *, cycle: int = 1) -> dict[str, Any]:
+        """Wait until the record of a step has a status and at least so many cycles."""
+
+        async def has() -> dict[str, Any] | None:
+            record = await self.record(step)
+            return record if record and record["status"] == status and record["cycle"] >= cycle else None
+
+        return await eventually(has)
+
+    async def record(self, step: str = "second") -> dict[str, Any] | None:
+        """Return the record of a step's dead letter."""
+        rows = await self._rows("SELECT * FROM redrive.dead_letters WHERE id = $1", self.letter(step).workflow_id)
+        return rows[0] if rows else None
+
+    async def audit(self, step: str | None = None) -> list[dict[str, Any]]:
+        """Return the audit log of a step's dead letter, or of all of the tenant's."""
+        return await self._rows(
+            "SELECT * FROM redrive.audit_log WHERE tenant = $1 AND ($2::text IS NULL OR step = $2) ORDER BY number",
+            self.tenant,
+            step,
+        )
+
+    async def audited(self, request_id: str, *, action: str) -> dict[str, Any]:
+        """Wait for the audit row of an order."""
+
+        async def found() -> dict[str, Any] | None:
+            rows = [row for row in await self.audit() if row["request_id"] == request_id and row["action"] == action]
+            return rows[0] if rows else None
+
+        return await eventually(found)
+
+    async def refusals(self, count: int) -> list[dict[str, Any]]:
+        """Wait until so many orders were refused, and return their audit rows."""
+
+        async def found() -> list[dict[str, Any]] | None:
+            rows = [row for row in await self.audit() if row["action"] == "refused"]
+            return rows if len(rows) >= count else None
+
+        return await eventually(found)
+
+    async def works_still(self) -> None:
+        """Mend everything, replay the parked step, and see the run end: nothing is stuck."""
+        self.mend()
+        answer = await self.order(Verb.REPLAY)
+        assert answer.accepted, answer
+        async with asyncio.timeout(20):
+            result = await self.redrive.result(self.run_id)
+        assert result.status is RunStatus.SUCCESS
+
+    async def _rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
+        connection = await asyncpg.connect(self.database_url)
+        try:
+            rows = [dict(row) for row in await connection.fetch(query, *arguments)]
+        finally:
+            await connection.close()
+        return [{name: _parsed(name, value) for name, value in row.items()} for row in rows]
+
+
+def _parsed(name: str, value: object) -> object:
+    documents = {"failure_history", "attempts", "payload", "config", "before", "after"}
+    return json.loads(value) if name in documents and isinstance(value, str) else value
+
+
+def wording(**fields: object) -> dict[str, object]:
+    """Return the fields that every order has, and those given."""
+    return {"request_id": uuid.uuid4().hex, "requested_by": "ada", "reason": "it is mended"} | fields
+
+
+async def stuck(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Tell whether a workflow fails its workflow task over and over."""
+    description = (await handle.describe()).raw_description
+    return description.pending_workflow_task.attempt > 1

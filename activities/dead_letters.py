@@ -159,6 +159,7 @@ class DeadLetterActivities:
     async def record_order(self, request: OrderRequest) -> Answer:
         """Accept or refuse an order, and write that down. The same order again gets the first answer."""
         letter, order = request.letter, request.order
+        written = order.model_copy(update={"reason": self._redactor.text(order.reason)})
         pool = await self._database.pool()
         earlier = await dead_letters.first_answer(pool, letter, order.request_id)
         if earlier:
@@ -172,12 +173,12 @@ class DeadLetterActivities:
                 status=request.status,
                 orphaned=verdict.orphaned,
             )
-            await dead_letters.put_refused(pool, letter, order, answer, orphaned=verdict.orphaned)
+            await dead_letters.put_refused(pool, letter, written, answer, orphaned=verdict.orphaned)
         else:
             answer = Answer(
                 request_id=order.request_id, accepted=True, message=verdict.message, status=status_after(order)
             )
-            await dead_letters.put_accepted(pool, letter, order, answer)
+            await dead_letters.put_accepted(pool, letter, written, answer)
         if isinstance(order, Replay):
             self._metrics.replayed("accepted" if answer.accepted else "refused")
         log.info(
@@ -267,7 +268,7 @@ class DeadLetterActivities:
             try:
                 RetryPolicy.model_validate(snapshot.policy.model_dump() | order.policy)
             except ValidationError as error:
-                return f"policy: {validation_sentence(error)}"
+                return f"policy: {validation_sentence(error, self._redactor)}"
         return self._patch_problem(snapshot, order, run) if order.input_patch is not None else None
 
     def _patch_problem(self, snapshot: StepSnapshot, order: Replay, run: RunDocument) -> str | None:
@@ -284,7 +285,8 @@ class DeadLetterActivities:
             edited = patched(step_input(run.document, module.reads), [*earlier, patch])
             module.validate(edited)
         except ValidationError as error:
-            return f"input_patch: the edited input does not fit {snapshot.name!r}: {validation_sentence(error)}"
+            sentence = validation_sentence(error, self._redactor)
+            return f"input_patch: the edited input does not fit {snapshot.name!r}: {sentence}"
         return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT)
 
     def _output_problem(self, step: str, order: Resolve, run: RunDocument) -> str | None:
@@ -295,7 +297,7 @@ class DeadLetterActivities:
             # By way of JSON, as a module's own output goes.
             module.output_model.model_validate_json(to_json(order.output))
         except ValidationError as error:
-            return f"output: does not fit what {step!r} returns: {validation_sentence(error)}"
+            return f"output: does not fit what {step!r} returns: {validation_sentence(error, self._redactor)}"
         return _size_problem("output", order.output, RESULT_LIMIT) or _size_problem(
             "payload and outputs together", run.document | {step: order.output}, DOCUMENT_LIMIT
         )

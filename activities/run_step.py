@@ -124,7 +124,7 @@ class StepActivities:
 
     async def _attempt(self, this: _Try) -> RawValue:
         module = self._module(this.order.step.name)
-        given = _validated(module, this.order.document)
+        given = _validated(module, this.order.document, self._redactor)
         if this.time_left <= timedelta(0):
             raise TimeoutError
         async with asyncio.timeout(this.time_left.total_seconds()):
@@ -226,11 +226,13 @@ def _cycle_end(info: activity.Info, deadline: timedelta | None) -> datetime | No
     return datetime.now(UTC) + deadline - (info.started_time - info.scheduled_time)
 
 
-def _validated(module: Module[Any, Any], document: dict[str, Any]) -> BaseModel:
+def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Redactor) -> BaseModel:
     try:
         validated: BaseModel = module.validate(document)
     except ValidationError as error:
-        raise Terminal(f"the input does not fit module {module.name!r}: {validation_sentence(error)}") from error
+        sentence = validation_sentence(error, redactor)
+        # Not `from error`: pydantic's own text, with values as they were sent, would stand in the stack.
+        raise Terminal(f"the input does not fit module {module.name!r}: {sentence}") from None
     return validated
 
 

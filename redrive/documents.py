@@ -140,12 +140,12 @@ def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict
     return document
 
 
-def validation_sentence(error: ValidationError) -> str:
+def validation_sentence(error: ValidationError, redactor: Redactor = _REDACTOR) -> str:
     """Say which fields do not fit, with what was sent, in one line."""
-    return "; ".join(_field_sentences(error))
+    return "; ".join(_field_sentences(error, redactor))
 
 
-def _field_sentences(error: ValidationError) -> Iterator[str]:
+def _field_sentences(error: ValidationError, redactor: Redactor) -> Iterator[str]:
     for problem in error.errors(include_url=False, include_context=False):
         path = ".".join(str(part) for part in problem["loc"]) or "input"
         sent = problem["input"]
@@ -153,7 +153,7 @@ def _field_sentences(error: ValidationError) -> Iterator[str]:
             yield f"{path}: {problem['msg']}"
         else:
             name = str(problem["loc"][-1]) if problem["loc"] else "input"
-            shown = _REDACTOR.value({name: sent})[name]
+            shown = redactor.value({name: sent})[name]
             yield f"{path}: {problem['msg']} (got {_bounded(repr(shown))})"
 
 

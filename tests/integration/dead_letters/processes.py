@@ -1,0 +1,77 @@
+"""Processes that tests stop, kill and start again: PostgreSQL and workers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from starter.stack.state import StackInfo
+from starter.stack.workers import worker_environment
+from tests.conftest import eventually
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a server and its children for the length of the block: connections hang, new ones, too."""
+    server = psutil.Process(pid)
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+class WorkerProcess:
+    """A real worker that can be killed."""
+
+    def __init__(self, info: StackInfo, folder: Path, **environment: str) -> None:
+        self._ready = folder / "ready"
+        self.log = folder / "worker.log"
+        self._environment = worker_environment(info, state_dir=folder, embedded_temporal=True) | {
+            "REDRIVE_MODULES": "tests.integration.dead_letters.fragile",
+            "REDRIVE_READY_FILE": str(self._ready),
+            "REDRIVE_LOG_FORMAT": "json",
+            "REDRIVE_LOG_LEVEL": "debug",
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start it, and wait until it takes work."""
+        self._ready.unlink(missing_ok=True)
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: ASYNC220  # starting one takes no time
+                [sys.executable, str(ROOT / "worker.py")], cwd=ROOT, env=self._environment, stderr=output, stdout=output
+            )
+
+        async def ready() -> bool:
+            return self._ready.exists()
+
+        await eventually(ready)
+
+    async def kill(self) -> None:
+        """End it as the kernel does when memory is short."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """End it as an operator does."""
+        await self._end(signal.SIGTERM)
+
+    async def _end(self, number: signal.Signals) -> None:
+        if self._process:
+            os.kill(self._process.pid, number)
+            await asyncio.to_thread(self._process.wait)
+            self._process = None

@@ -1,0 +1,37 @@
+"""A dead letter that gets so many messages that its history is cut short (continue-as-new)."""
+
+import asyncio
+
+from redrive.dead_letters import Answer, LetterStatus, Verb
+from tests.conftest import eventually
+from tests.integration.dead_letters.lab import Case, wording
+
+
+async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> None:
+    """Orders, garbage and duplicates that arrive meanwhile are all answered and written down."""
+    await case.park("second")
+    letter = case.letter_workflow("second")
+    began = (await letter.describe()).run_id
+    refused = await case.order(Verb.REPLAY, request_id="before", from_step="nowhere")
+    heavy = wording(reason="x" * 900_000)
+    for batch in range(6):
+        _, _, *answers = await asyncio.gather(
+            letter.signal(Verb.REPLAY, heavy),
+            letter.signal(Verb.REPLAY, wording(request_id=f"signal-{batch}", from_step="nowhere")),
+            *(case.order(Verb.REPLAY, request_id=f"{batch}-{number}", from_step="nowhere") for number in range(3)),
+        )
+        assert not any(isinstance(answer, Answer) and answer.accepted for answer in answers)
+
+    async def cut_short() -> bool:
+        return (await letter.describe()).run_id != began
+
+    await eventually(cut_short)
+    rows = await case.refusals(1 + 6 * 5)
+    expected = {"before"} | {f"signal-{batch}" for batch in range(6)}
+    expected |= {f"{batch}-{number}" for batch in range(6) for number in range(3)}
+    assert {row["request_id"] for row in rows if row["request_id"]} == expected
+    assert len(rows) == 1 + 6 * 5
+    assert await case.order(Verb.REPLAY, request_id="before") == refused
+    assert (await case.record() or {})["status"] == LetterStatus.PENDING
+    await case.works_still()
+    await case.until_letter("second", LetterStatus.REPLAYED)

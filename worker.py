@@ -163,7 +163,7 @@ def main() -> None:
     configure_logging()
     try:
         settings = read_settings()
-        configure_logging(settings.log_level, settings.log_format)
+        configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
         asyncio.run(serve(settings))
     except RedriveError as error:
         log.error("worker.failed", error=str(error), code=error.code)

@@ -82,6 +82,7 @@ def build_worker(
             letters.record_order,
             letters.record_outcome,
             letters.record_refusal,
+            letters.record_continue,
             letters.load_letter,
             alerts.raise_alert,
         ],

@@ -32,6 +32,7 @@ from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Alert,
     Answer,
+    Continue,
     Discard,
     Exhausted,
     ExhaustedReport,
@@ -63,6 +64,7 @@ from redrive.policy import RetryPolicy
 from redrive.redaction import Redactor
 from redrive.starting import start_run
 from store import alerts, dead_letters
+from store.continues import put_continue
 from store.database import Database
 
 log = get_logger(__name__)
@@ -212,6 +214,20 @@ class DeadLetterActivities:
         """Write down an order that could not be read."""
         await dead_letters.put_malformed(await self._database.pool(), letter, malformed)
         log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
+
+    @activity.defn(name=Activity.RECORD_CONTINUE)
+    async def record_continue(self, letter: LetterId, order: Continue, answer: Answer) -> None:
+        """Write down a `continue` and its answer."""
+        written = order.model_copy(update={"reason": self._redactor.text(order.reason)})
+        await put_continue(await self._database.pool(), letter, written, answer)
+        log.info(
+            "run.continued",
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            request_id=order.request_id,
+            user_id=order.requested_by,
+            accepted=answer.accepted,
+        )
 
     @activity.defn(name=Activity.LOAD_LETTER)
     async def load_letter(self, letter: LetterId) -> LetterState | None:

@@ -49,6 +49,7 @@ class Activity(StrEnum):
     RECORD_ORDER = "record_order"
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
+    RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
 

@@ -21,6 +21,7 @@ class Action(StrEnum):
     RESOLVED = "resolved"
     DISCARDED = "discarded"
     RESTARTED = "restarted"
+    CONTINUED = "continued"
     REFUSED = "refused"
     ORPHANED = "orphaned"
 

@@ -39,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
         ExhaustedReport,
         LetterId,
         LetterSignal,
+        MalformedOrder,
         Mode,
         Order,
         Outcome,
@@ -74,6 +75,7 @@ class ModuleRun:
         self._status = RunStatus.PENDING
         self._error: str | None = None
         self._inbox: deque[Order] = deque()
+        self._answers: dict[str, Answer] = {}
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> RunResult:
@@ -129,21 +131,37 @@ class ModuleRun:
                 if not isinstance(order, str):
                     self._inbox.append(order)
             case Verb.CONTINUE:
-                self._take_continue(arguments)
+                await self._take_continue(arguments)
             case _:
                 await workflow.wait_condition(lambda: bool(self._state.steps))
                 await self._signal_letter(self._current_step(), name, arguments)
 
-    @workflow.update(name=Verb.CONTINUE)
-    def go_on_now(self, raw: RawValue) -> Answer:
-        """Go on after a STEP_ONLY replay, and say at once whether that is possible."""
-        return self._take_continue([raw])
+    @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+    async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
+        """Take `continue`, and answer whether it is possible; other orders are for dead letters."""
+        if name != Verb.CONTINUE:
+            message = f"{name[:64]!r} is no update of a run: send it to the dead letter, or as a signal"
+            return Answer(request_id="", accepted=False, message=message)
+        return await self._take_continue(arguments)
 
-    def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
+    async def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
+        """Go on after a STEP_ONLY replay. The run does not wait for the audit log, but does not end before it."""
+        await workflow.wait_condition(lambda: bool(self._state.steps))
         order = read_order(arguments, Verb.CONTINUE)
-        if isinstance(order, str):
-            workflow.logger.warning("run.order_refused: %s", order)
-            return Answer(request_id="", accepted=False, message=order)
+        letter = self._letter(self._state.stop_after or self._current_step())
+        if not isinstance(order, Continue):
+            problem = order if isinstance(order, str) else ""
+            await self._record(Activity.RECORD_REFUSAL, letter, MalformedOrder(verb=Verb.CONTINUE, problem=problem))
+            return Answer(request_id="", accepted=False, message=problem)
+        if order.request_id not in self._answers:
+            self._answers[order.request_id] = self._judge(order)
+            await self._record(Activity.RECORD_CONTINUE, letter, order, self._answers[order.request_id])
+        return self._answers[order.request_id]
+
+    async def _record(self, activity: Activity, *arguments: object) -> None:
+        await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
+
+    def _judge(self, order: Continue) -> Answer:
         if self._status is not RunStatus.PARTIAL:
             message = f"the run is {self._status}: only a PARTIAL run waits for `continue`"
             return Answer(request_id=order.request_id, accepted=False, message=message)
@@ -351,13 +369,13 @@ class ModuleRun:
 
     async def _pause_if_partial(self) -> None:
         """Wait for `continue` after a STEP_ONLY replay that leaves later steps."""
-        self._state.stop_after = None
         if self._next_step() is None:
             return
         self._upsert(RunStatus.PARTIAL)
         self._describe()
         await workflow.wait_condition(lambda: any(isinstance(order, Continue) for order in self._inbox))
         self._inbox.clear()
+        self._state.stop_after = None
         self._upsert(RunStatus.RUNNING)
 
     def _letter(self, step: str) -> LetterId:

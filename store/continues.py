@@ -1,0 +1,30 @@
+"""The audit of `continue`: it changes no dead letter, but an operator gave it."""
+
+from redrive.dead_letters import Answer, Continue, LetterId
+from store.audit import Action, Entry, write
+from store.tenancy import Pool, transaction
+
+
+async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: Answer) -> None:
+    """Record a `continue` and its answer, once."""
+    async with transaction(pool, letter.tenant) as connection:
+        known = await connection.fetchval(
+            """
+            SELECT true FROM audit_log
+            WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3 AND action IN ('continued', 'refused')
+            """,
+            letter.tenant,
+            letter.workflow_id,
+            order.request_id,
+        )
+        if known:
+            return
+        entry = Entry(
+            action=Action.CONTINUED if answer.accepted else Action.REFUSED,
+            letter=letter,
+            actor=order.requested_by,
+            reason=order.reason,
+            request_id=order.request_id,
+            after={"answer": answer.model_dump(mode="json"), "order": {"verb": order.verb}},
+        )
+        await write(connection, entry)

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter
 
-from redrive.contracts import FailedCycle, Message, Name, RunInput, RunState, StepSnapshot, StepState, Text255
+from redrive.contracts import (
+    PAYLOAD_LIMIT,
+    FailedCycle,
+    Message,
+    Name,
+    RunInput,
+    RunState,
+    StepSnapshot,
+    StepState,
+    Text255,
+)
 from redrive.policy import RetryPolicy
 
 REASON_LIMIT: Final = 4096
@@ -18,6 +28,7 @@ MAX_REPLAYS: Final = 10
 SNAPSHOT_LIMIT: Final = 64 * 1024
 ANSWERS_KEPT: Final = 100
 PROBLEM_LIMIT: Final = 1024
+ORDER_LIMIT: Final = PAYLOAD_LIMIT + 64 * 1024
 
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)]
 

@@ -1,5 +1,6 @@
 """JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,9 @@ from redrive.errors import InvalidInput, TooLarge
 from redrive.redaction import Redactor
 
 _REDACTOR = Redactor()
+_FIELDS_NAMED = 10
+# Passed over at once: workflows check what they are sent, and have two seconds for half a million numbers.
+_HARMLESS = frozenset({int, bool, type(None)})
 
 
 def parse_payload(text: bytes | str) -> dict[str, Any]:
@@ -69,9 +73,14 @@ def json_problem(value: object) -> str | None:
                 problem = f"key {name!r} is not text" if not isinstance(name, str) else _text_problem(name)
                 if problem:
                     return f"{path}: {problem}"
-                pending.append((f"{path}.{name}", inner, depth + 1))
+                if type(inner) not in _HARMLESS:
+                    pending.append((f"{path}.{name}", inner, depth + 1))
         elif isinstance(item, list):
-            pending.extend((f"{path}[{index}]", inner, depth + 1) for index, inner in enumerate(item))
+            pending.extend(
+                (f"{path}[{index}]", inner, depth + 1)
+                for index, inner in enumerate(item)
+                if type(inner) not in _HARMLESS
+            )
         else:
             problem = _scalar_problem(item)
             if problem:
@@ -142,7 +151,10 @@ def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict
 
 def validation_sentence(error: ValidationError, redactor: Redactor = _REDACTOR) -> str:
     """Say which fields do not fit, with what was sent, in one line."""
-    return "; ".join(_field_sentences(error, redactor))
+    # Bounded: tens of thousands of wrong fields would hold up a workflow task until Temporal calls it a deadlock.
+    sentences = list(itertools.islice(_field_sentences(error, redactor), _FIELDS_NAMED))
+    more = error.error_count() - len(sentences)
+    return "; ".join(sentences) + (f"; and {more} more" if more else "")
 
 
 def _field_sentences(error: ValidationError, redactor: Redactor) -> Iterator[str]:

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import RunInput, StepStatus
-from redrive.dead_letters import ORDERS, PROBLEM_LIMIT, Order, Verb
+from redrive.dead_letters import ORDER_LIMIT, ORDERS, PROBLEM_LIMIT, Order, Verb
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
 
@@ -83,4 +83,7 @@ def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
 def _only(arguments: Sequence[RawValue]) -> object:
     if len(arguments) != 1:
         raise ValueError(f"{len(arguments)} arguments; one is needed")
+    size = len(arguments[0].payload.data)
+    if size > ORDER_LIMIT:
+        raise ValueError(f"{size} bytes; the limit is {ORDER_LIMIT}")
     return from_json(arguments[0].payload.data, allow_inf_nan=False)

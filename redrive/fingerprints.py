@@ -2,16 +2,19 @@
 
 import hashlib
 import re
+from typing import Final
 
 from redrive.contracts import FailedCycle
 
-_VARIABLE = re.compile(
+SHAPE_LIMIT: Final = 300
+
+# Each part is linear or bounded: a long text of quotes or dashes costs no more than any other.
+_VARIABLE: Final = re.compile(
     r"""
-    [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}   # UUID
-    | \brun-[a-z0-9]{32}\b                                         # run id
-    | \b0x[0-9a-f]+\b | \b[0-9a-f]{12,}\b                          # addresses, digests
-    | '[^']{0,200}' | "[^"]{0,200}"                                # quoted values
-    | \d+(?:[.,:]\d+)*                                             # numbers, times
+    (?<![\w])'[^\n]{0,200}?'(?!\w) | "[^"\n]*+"              # quoted values; not the apostrophe in "can't"
+    | (?<![\w-])(?=[a-z_-]*+[0-9])[\w-]{16,}+                 # ids: UUIDs, run ids, digests, tokens
+    | \b0x[0-9a-f]++                                          # addresses
+    | [0-9]++(?:[.,:][0-9]++)*+                               # numbers, times
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -19,6 +22,7 @@ _VARIABLE = re.compile(
 
 def fingerprint(pipeline: str, cycle: FailedCycle) -> str:
     """Return the same short text for failures with the same cause."""
-    shape = _VARIABLE.sub("?", cycle.message[:500])
-    text = "\n".join((pipeline, cycle.step, cycle.category, cycle.error_type, " ".join(shape.split())))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    # Cut after the values are out: a longer id must not move the end.
+    shape = " ".join(_VARIABLE.sub("?", cycle.message).split())[:SHAPE_LIMIT]
+    text = "\n".join((pipeline, cycle.step, cycle.category, cycle.error_type, shape))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

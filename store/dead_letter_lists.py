@@ -55,14 +55,14 @@ async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor
     """Return the newest dead letters that fit, after the cursor of the page before."""
     check_limit(limit)
     place = read_cursor(cursor, chosen)
-    async with reading(pool, chosen.tenant) as connection:
-        if chosen.text is None:
-            return await _page(connection, chosen, limit, place)
-        if place is None or place.kind == _EXACT:
+    if chosen.text is not None and (place is None or place.kind == _EXACT):
+        async with reading(pool, chosen.tenant) as connection:
             page = await _page(connection, chosen, limit, place, kind=_EXACT)
-            if page.rows or place:
-                return page
-        return await _search(connection, chosen, limit, place)
+        if page.rows or place:
+            return page
+    async with reading(pool, chosen.tenant, in_order=True) as connection:
+        read = _page if chosen.text is None else _search
+        return await read(connection, chosen, limit, place)
 
 
 async def _page(
@@ -142,9 +142,16 @@ def _select(chosen: LetterFilter, query: Query, limit: int) -> str:
 
 def deep(chosen: LetterFilter, query: Query, columns: str, limit: int) -> str:
     """Return the SQL of many of the newest letters that fit."""
-    if chosen.tenant is not None:
-        query.where("tenant = {}", chosen.tenant)
+    of_tenant(query, chosen.tenant)
     return f"SELECT {columns} FROM dead_letters WHERE {query.sql} {_NEWEST} LIMIT {query.add(limit)}"  # noqa: S608
+
+
+def of_tenant(query: Query, tenant: str | None) -> None:
+    """Keep to a tenant; or to all, in the words of the indexes that are made for that."""
+    if tenant is None:
+        query.where("version > 0")
+    else:
+        query.where("tenant = {}", tenant)
 
 
 def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: str) -> Page[LetterRow]:
@@ -195,11 +202,10 @@ async def open_letters(
     check_limit(limit)
     query = Query()
     query.where(OPEN)
-    if tenant is not None:
-        query.where("tenant = {}", tenant)
+    of_tenant(query, tenant)
     if after_id is not None:
-        query.where("id > {}", after_id)
-    async with reading(pool, tenant) as connection:
+        query.where("id > {}", clean(after_id))
+    async with reading(pool, tenant, in_order=True) as connection:
         records = await connection.fetch(
             f"SELECT {_COLUMNS} FROM dead_letters WHERE {query.sql} ORDER BY id LIMIT {query.add(limit)}",  # noqa: S608
             *query.parameters,

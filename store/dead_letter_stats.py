@@ -5,13 +5,13 @@ from typing import Final
 
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category, InvalidInput
-from store.dead_letter_lists import MESSAGE_SHOWN, OPEN, LetterFilter, conditions, deep
+from store.dead_letter_lists import MESSAGE_SHOWN, OPEN, LetterFilter, conditions, deep, of_tenant
 from store.paging import Query, check_limit
 from store.records import LetterGroup, LetterStats
 from store.tenancy import Connection, Pool, reading
 
 # How many of the newest open letters groups are made from.
-GROUP_DEPTH: Final = 50_000
+GROUP_DEPTH: Final = 20_000
 
 
 async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
@@ -19,7 +19,7 @@ async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[Lett
     check_limit(limit)
     if chosen.text is not None:
         raise InvalidInput("groups cannot be searched by text: filter by fingerprint, step or category")
-    async with reading(pool, chosen.tenant) as connection:
+    async with reading(pool, chosen.tenant, in_order=True) as connection:
         return await _groups(connection, chosen, limit)
 
 
@@ -45,7 +45,7 @@ async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> l
 async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> LetterStats:
     """Return how many dead letters there are, how old the oldest open one is, and what the open ones are about."""
     chosen = LetterFilter(tenant=tenant)
-    async with reading(pool, tenant) as connection:
+    async with reading(pool, tenant, in_order=True) as connection:
         counts = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
         by_category, by_step = await _kinds(connection, chosen)
         return LetterStats(
@@ -77,8 +77,7 @@ async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Cat
 async def _oldest(connection: Connection, tenant: str | None) -> timedelta | None:
     query = Query()
     query.where(OPEN)
-    if tenant is not None:
-        query.where("tenant = {}", tenant)
+    of_tenant(query, tenant)
     first: datetime | None = await connection.fetchval(
         f"SELECT min(first_failed_at) FROM dead_letters WHERE {query.sql}",  # noqa: S608
         *query.parameters,

@@ -23,7 +23,7 @@ from redrive.dead_letters import (
 from redrive.fingerprints import fingerprint
 from store.alerts import WINDOW
 from store.audit import Action, Entry, write
-from store.letter_rows import before, lock, mark_orphaned, state
+from store.letter_rows import before, changing, mark_orphaned, read, state
 from store.orders import first_answer, put_accepted, put_malformed, put_refused
 from store.tenancy import Pool, transaction
 from store.text import clean, json_text
@@ -114,7 +114,7 @@ def _history_entry(cycle: FailedCycle) -> dict[str, Any]:
 async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
     """Return what the record says, for a workflow that was started by an order; None when there is no record."""
     async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+        record = await read(connection, letter)
     return state(letter, record) if record else None
 
 
@@ -129,8 +129,7 @@ _OUTCOME: Final = """
 
 async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterState | None:
     """Record how a replay ended, and return what the record says now. None when there is no record."""
-    async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+    async with changing(pool, letter) as (connection, record):
         if record is None:
             return None
         status = status_after_outcome(outcome)
@@ -164,8 +163,7 @@ def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: Letter
 
 async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
     """Record that the run of an open dead letter is gone, and tell whether that is news."""
-    async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+    async with changing(pool, letter) as (connection, record):
         if record is None or LetterStatus(record["status"]).closed or record["orphaned"]:
             return False
         await mark_orphaned(connection, letter)

@@ -1,28 +1,39 @@
 """One dead letter's row: locked, read and marked inside the transaction of a caller."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import asyncpg
 
 from redrive.dead_letters import LetterId, LetterState, LetterStatus
-from store.tenancy import Connection
+from store.tenancy import Connection, Pool, transaction
 
-_LOCK: Final = """
+_READ: Final = """
     SELECT pipeline, status, cycle, version, replay_count, replay_request_id, blocked_by, orphaned
-    FROM dead_letters WHERE id = $1 FOR UPDATE
+    FROM dead_letters WHERE id = $1
 """
 
 
-async def lock(connection: Connection, letter: LetterId) -> asyncpg.Record | None:
-    """Hold the record until the transaction ends: what is read after this is not changed by another writer."""
-    return await connection.fetchrow(_LOCK, letter.workflow_id)
+@contextlib.asynccontextmanager
+async def changing(pool: Pool, letter: LetterId) -> AsyncIterator[tuple[Connection, asyncpg.Record | None]]:
+    """Open a transaction that is the only one to change this letter, with what the record says."""
+    async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
+        yield connection, await read(connection, letter)
+
+
+async def read(connection: Connection, letter: LetterId) -> asyncpg.Record | None:
+    """Return what the record says."""
+    return await connection.fetchrow(_READ, letter.workflow_id)
 
 
 def before(record: asyncpg.Record | None) -> dict[str, Any] | None:
+    """Return what the audit log keeps of a record before a change."""
     return {name: record[name] for name in ("status", "cycle", "version")} if record else None
 
 
 def state(letter: LetterId, record: asyncpg.Record) -> LetterState:
+    """Return a record as its workflow knows it."""
     return LetterState(
         letter=letter,
         pipeline=record["pipeline"],
@@ -35,6 +46,7 @@ def state(letter: LetterId, record: asyncpg.Record) -> LetterState:
 
 
 async def mark_orphaned(connection: Connection, letter: LetterId) -> None:
+    """Mark an open letter: its run is gone."""
     await connection.execute(
         """
         UPDATE dead_letters SET orphaned = true, status = 'pending', version = version + 1, updated_at = now()

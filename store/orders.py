@@ -18,7 +18,7 @@ from redrive.dead_letters import (
     status_after,
 )
 from store.audit import Action, Entry, write
-from store.letter_rows import before, lock, mark_orphaned
+from store.letter_rows import before, changing, mark_orphaned
 from store.tenancy import Connection, Pool, transaction
 from store.text import clean
 
@@ -59,13 +59,12 @@ _CLOSE: Final = """
 
 async def put_accepted(pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer) -> Answer:
     """Record that an order was accepted. Return the answer that stands: an earlier one, or a refusal after a change."""
-    async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+    async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, order.request_id)
         if earlier:
             return earlier
-        status = record["status"] if record else None
-        if status != LetterStatus.PENDING:
+        status = LetterStatus(record["status"]) if record else None
+        if status is not LetterStatus.PENDING:
             problem = f"the dead letter is {status}" if status else "there is no such dead letter"
             answer = answer.model_copy(update={"accepted": False, "message": problem, "status": status})
             await write(connection, _order_entry(Action.REFUSED, letter, order, record, answer))
@@ -103,8 +102,7 @@ async def put_refused(
     pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, orphaned: bool = False
 ) -> Answer:
     """Record that an order was refused, and that the run is gone if that is why. Return the answer that stands."""
-    async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+    async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, order.request_id)
         if earlier:
             return earlier
@@ -116,8 +114,7 @@ async def put_refused(
 
 async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder, request_id: str | None = None) -> None:
     """Record an order that could not be read: nobody knows who sent it. With an id of the caller's: once for it."""
-    async with transaction(pool, letter.tenant) as connection:
-        record = await lock(connection, letter)
+    async with changing(pool, letter) as (connection, record):
         after = {"verb": malformed.verb, "problem": malformed.problem}
         entry = Entry(
             action=Action.REFUSED,

@@ -60,7 +60,7 @@ async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str 
     """Return the newest runs that have a row, after the cursor of the page before."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
-    async with reading(pool, chosen.tenant) as connection:
+    async with reading(pool, chosen.tenant, in_order=True) as connection:
         records = await connection.fetch(_select(chosen, query, query.add(limit + 1)), *query.parameters)
     rows = [RunSummary.model_validate(dict(record)) for record in records[:limit]]
     if len(records) <= limit:

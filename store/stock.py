@@ -8,7 +8,7 @@ from store.tenancy import Pool, reading
 _COUNTS: Final = "SELECT status, sum(count)::bigint AS count FROM dead_letter_counts GROUP BY status"
 _OLDEST: Final = """
     SELECT coalesce(now() - min(first_failed_at), interval '0') FROM dead_letters
-    WHERE status IN ('pending', 'replaying')
+    WHERE status IN ('pending', 'replaying') AND version > 0
 """
 
 

@@ -14,27 +14,38 @@ if TYPE_CHECKING:
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 _EVERY_TENANT: Final = "*"
+_ENTER: Final = "SELECT set_config('redrive.tenant', $1, true)"
+_IN_ORDER: Final = "".join(
+    f", set_config('enable_{way}', 'off', true)" for way in ("sort", "incremental_sort", "bitmapscan", "seqscan")
+)
 
 
 @contextlib.asynccontextmanager
-async def transaction(pool: Pool, tenant: str) -> AsyncIterator[Connection]:
-    """Open a transaction in which row level security shows, and lets write, the rows of this tenant only."""
+async def transaction(pool: Pool, tenant: str, alone_with: str = "") -> AsyncIterator[Connection]:
+    """Open a transaction in which row level security shows, and lets write, the rows of this tenant only.
+
+    `alone_with` names what no other transaction may work on until this one ends, whether it is in a table yet or not.
+    """
     if tenant in {"", _EVERY_TENANT}:
         raise InvalidInput(f"{tenant!r} is not a tenant's name")
     async with pool.acquire() as connection, connection.transaction():
-        await _enter(connection, tenant)
+        if alone_with:
+            # The same lock as in put_dead_letter. What is read after this statement is the latest.
+            await connection.execute(_ENTER + ", pg_advisory_xact_lock(hashtextextended($2, 0))", tenant, alone_with)
+        else:
+            await connection.execute(_ENTER, tenant)
         yield connection
 
 
 @contextlib.asynccontextmanager
-async def reading(pool: Pool, tenant: str | None) -> AsyncIterator[Connection]:
-    """Open a transaction that reads the rows of a tenant, or with None of all, as they are at one moment."""
+async def reading(pool: Pool, tenant: str | None, *, in_order: bool = False) -> AsyncIterator[Connection]:
+    """Open a transaction that reads the rows of a tenant, or with None of all, as they are at one moment.
+
+    `in_order` is for the first rows of a long list: they are to come from an index that has the list's order. The
+    planner takes filters for independent of each other, expects few rows, and would rather read and sort them all.
+    """
     if tenant is not None and tenant in {"", _EVERY_TENANT}:
         raise InvalidInput(f"{tenant!r} is not a tenant's name")
     async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
-        await _enter(connection, tenant or _EVERY_TENANT)
+        await connection.execute(_ENTER + _IN_ORDER if in_order else _ENTER, tenant or _EVERY_TENANT)
         yield connection
-
-
-async def _enter(connection: Connection, tenant: str) -> None:
-    await connection.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)

@@ -25,8 +25,8 @@ CREATE TABLE redrive.runs (
 );
 CREATE INDEX runs_by_time ON redrive.runs (tenant, started_at DESC, run_id DESC);
 CREATE INDEX runs_by_status ON redrive.runs (tenant, status, started_at DESC, run_id DESC);
-CREATE INDEX runs_all_by_time ON redrive.runs (started_at DESC, run_id DESC);
 CREATE INDEX runs_by_pipeline ON redrive.runs (tenant, pipeline, started_at DESC, run_id DESC);
+CREATE INDEX runs_all ON redrive.runs (started_at DESC, run_id DESC);
 
 CREATE TABLE redrive.dead_letters (
     id text PRIMARY KEY,
@@ -66,7 +66,7 @@ CREATE TABLE redrive.dead_letters (
     resolved_by text,
     resolved_at timestamptz,
     resolution_reason text,
-    version bigint NOT NULL DEFAULT 1,
+    version bigint NOT NULL DEFAULT 1 CHECK (version > 0),
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (tenant, run_id, step)
@@ -82,17 +82,22 @@ CREATE INDEX dead_letters_by_fingerprint ON redrive.dead_letters (tenant, finger
 -- For the search by an id.
 CREATE INDEX dead_letters_by_correlation ON redrive.dead_letters (tenant, correlation_id);
 CREATE INDEX dead_letters_by_key ON redrive.dead_letters (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
--- For reading far down the list of all tenants.
-CREATE INDEX dead_letters_all_by_time ON redrive.dead_letters (last_failed_at DESC, id DESC);
--- For what is open, in a tenant and in all: the newest with what groups are made of, the oldest, and all by id.
+-- For what is open in a tenant: the newest with what groups are made of, the oldest, and all by id.
 CREATE INDEX dead_letters_open ON redrive.dead_letters (tenant, last_failed_at DESC, id DESC)
     INCLUDE (fingerprint, category, step, first_failed_at) WHERE status IN ('pending', 'replaying');
-CREATE INDEX dead_letters_all_open ON redrive.dead_letters (last_failed_at DESC, id DESC)
-    INCLUDE (tenant, fingerprint, category, step, first_failed_at) WHERE status IN ('pending', 'replaying');
-CREATE INDEX dead_letters_oldest ON redrive.dead_letters (tenant, first_failed_at)
+CREATE INDEX dead_letters_open_by_age ON redrive.dead_letters (tenant, first_failed_at)
     WHERE status IN ('pending', 'replaying');
-CREATE INDEX dead_letters_all_oldest ON redrive.dead_letters (first_failed_at) WHERE status IN ('pending', 'replaying');
-CREATE INDEX dead_letters_open_by_id ON redrive.dead_letters (id) WHERE status IN ('pending', 'replaying');
+CREATE INDEX dead_letters_open_by_id ON redrive.dead_letters (tenant, id) WHERE status IN ('pending', 'replaying');
+-- The same in all tenants. Every version is above 0: only a query that says so can use these. Without that, the list of
+-- a tenant whose letters are old could be read from here, past the letters of all others.
+CREATE INDEX dead_letters_all ON redrive.dead_letters (last_failed_at DESC, id DESC) WHERE version > 0;
+CREATE INDEX dead_letters_all_open ON redrive.dead_letters (last_failed_at DESC, id DESC)
+    INCLUDE (tenant, fingerprint, category, step, first_failed_at)
+    WHERE status IN ('pending', 'replaying') AND version > 0;
+CREATE INDEX dead_letters_all_open_by_age ON redrive.dead_letters (first_failed_at)
+    WHERE status IN ('pending', 'replaying') AND version > 0;
+CREATE INDEX dead_letters_all_open_by_id ON redrive.dead_letters (id)
+    WHERE status IN ('pending', 'replaying') AND version > 0;
 
 -- How many there are by status: counting a million rows for each page would cost 100 ms.
 CREATE TABLE redrive.dead_letter_counts (

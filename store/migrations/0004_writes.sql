@@ -59,7 +59,7 @@ BEGIN
     PERFORM set_config('redrive.tenant', letter.tenant, true);
     -- The row may not be there yet: two tries of one write must be one after another all the same.
     PERFORM pg_advisory_xact_lock(hashtextextended(letter.id, 0));
-    SELECT * INTO known FROM redrive.dead_letters WHERE id = letter.id FOR UPDATE;
+    SELECT * INTO known FROM redrive.dead_letters WHERE id = letter.id;
     is_new := known.id IS NULL OR known.cycle < letter.cycle;
     IF is_new THEN
         entry := entry || jsonb_build_object(

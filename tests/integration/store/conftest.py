@@ -5,11 +5,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from redrive.settings import Settings
 from starter.stack.stack import Stack, wipe
 from store.connection import connect
+from store.migrate import migrate
+from store.pool import open_pool
+from store.tenancy import Pool
+from tests.integration.store.letters import new_tenant
 
 _NUMBERS = itertools.count(1)
 
@@ -39,3 +44,33 @@ async def new_database(server_url: str) -> str:
     await connection.execute(f"CREATE DATABASE {name}")
     await connection.close()
     return f"{server_url}/{name}"
+
+
+@pytest.fixture(scope="module")
+async def migrated_url(server_url: str) -> str:
+    """The address of a database that is up to date, for all tests of a module."""
+    url = await new_database(server_url)
+    await migrate(url)
+    return url
+
+
+@pytest.fixture(scope="module")
+async def pool(migrated_url: str) -> AsyncIterator[Pool]:
+    """The application's connections to it."""
+    async with await open_pool(migrated_url) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def owner(migrated_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection of the owner of its tables, whom row level security does not bind."""
+    connection = await connect(migrated_url)
+    await connection.execute("SET search_path = redrive")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def tenant() -> str:
+    """A tenant of the test's own."""
+    return new_tenant()

@@ -1,0 +1,96 @@
+"""Dead letters for the tests of the store: made in the store alone, without Temporal."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redrive.contracts import Attempt, FailedCycle
+from redrive.dead_letters import (
+    Answer,
+    Discard,
+    Ending,
+    Exhausted,
+    LetterId,
+    LetterOrder,
+    Outcome,
+    Replay,
+    Resolve,
+    status_after,
+)
+from redrive.errors import Category
+from redrive.policy import STEP
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def new_tenant() -> str:
+    """Return a name that no other test has."""
+    return f"tenant-{uuid.uuid4().hex[:12]}"
+
+
+def new_letter(tenant: str, step: str = "charge") -> LetterId:
+    """Return the id of a dead letter that is not there yet."""
+    return LetterId(tenant=tenant, run_id=f"run-{uuid.uuid4().hex}", step=step)
+
+
+def exhausted(
+    letter: LetterId,
+    cycle: int = 1,
+    *,
+    message: str = "the service is broken",
+    category: Category = Category.PROVIDER_5XX,
+    pipeline: str = "orders",
+    at: datetime = START,
+    **changes: Any,
+) -> Exhausted:
+    """Return the message that a cycle of a letter's step was used up."""
+    attempt = Attempt(attempt=1, at=at, category=category, error_type="ServiceError", error=message)
+    return Exhausted(
+        letter=letter,
+        pipeline=pipeline,
+        cycle=FailedCycle(
+            step=letter.step,
+            cycle=cycle,
+            category=category,
+            error_type="ServiceError",
+            message=message,
+            stack="Traceback: here",
+            attempts=[attempt, attempt.model_copy(update={"attempt": 2, "at": at + timedelta(seconds=2)})],
+            generation="build-1",
+        ),
+        payload=changes.pop("payload", {"n": 1}),
+        config=STEP,
+        correlation_id=changes.pop("correlation_id", letter.run_id),
+        key=changes.pop("key", None),
+        at=at,
+    )
+
+
+def replay(request_id: str = "r1", **changes: Any) -> Replay:
+    """Return an order to replay."""
+    return Replay(request_id=request_id, requested_by="alice", reason="fixed", **changes)
+
+
+def resolve(request_id: str = "r1") -> Resolve:
+    """Return an order to resolve."""
+    return Resolve(request_id=request_id, requested_by="bob", reason="done by hand", output={})
+
+
+def discard(request_id: str = "r1") -> Discard:
+    """Return an order to discard."""
+    return Discard(request_id=request_id, requested_by="carol", reason="not needed")
+
+
+def yes(order: LetterOrder) -> Answer:
+    """Return the answer that accepts an order."""
+    return Answer(request_id=order.request_id, accepted=True, message="the run goes on", status=status_after(order))
+
+
+def no(order: LetterOrder, why: str = "not now") -> Answer:
+    """Return the answer that refuses an order."""
+    return Answer(request_id=order.request_id, accepted=False, message=why)
+
+
+def outcome(ending: Ending, request_id: str | None = "r1", blocked_by: str | None = None) -> Outcome:
+    """Return how a replay ended."""
+    return Outcome(ending=ending, request_id=request_id, blocked_by=blocked_by)

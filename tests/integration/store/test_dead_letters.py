@@ -1,0 +1,383 @@
+"""Every write of a dead letter's record: once, twice, late, and many at once."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeAlias
+
+import asyncpg
+import pytest
+
+from redrive.contracts import RunStatus
+from redrive.dead_letters import Answer, Ending, LetterId, LetterOrder, LetterStatus, MalformedOrder, Mode, Verb
+from redrive.errors import InvalidInput
+from store import dead_letters, runs
+from store.audit import Action, verify
+from store.dead_letter_lists import audit_trail, get_letter
+from store.records import AuditEntry, LetterRecord
+from store.tenancy import Pool
+from tests.integration.store.letters import (
+    START,
+    discard,
+    exhausted,
+    new_letter,
+    no,
+    outcome,
+    replay,
+    resolve,
+    yes,
+)
+
+Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+async def _record(pool: Pool, letter: LetterId) -> LetterRecord:
+    record = await get_letter(pool, letter.tenant, letter.workflow_id)
+    assert record is not None
+    return record
+
+
+async def _trail(pool: Pool, letter: LetterId) -> list[AuditEntry]:
+    return await audit_trail(pool, letter.tenant, letter.workflow_id)
+
+
+async def _run_status(owner: Owner, letter: LetterId) -> str | None:
+    status: str | None = await owner.fetchval("SELECT status FROM runs WHERE run_id = $1", letter.run_id)
+    return status
+
+
+async def test_exhausted_step_becomes_a_whole_record(pool: Pool, tenant: str) -> None:
+    """Identity, failure, snapshots and history are all there, and the run's row with them."""
+    letter = new_letter(tenant)
+    recorded = await dead_letters.record_exhausted(pool, exhausted(letter, key="k-1", correlation_id="c-1"))
+    assert recorded.is_new
+    assert (recorded.state.status, recorded.state.cycles) == (LetterStatus.PENDING, 1)
+    record = await _record(pool, letter)
+    assert record.letter == letter
+    assert (record.category, record.message, record.stack) == (
+        "provider_5xx",
+        "the service is broken",
+        "Traceback: here",
+    )
+    assert (record.attempt_count, len(record.attempts)) == (2, 2)
+    assert (record.first_failed_at, record.last_failed_at) == (START, START + timedelta(seconds=2))
+    assert (record.idempotency_key, record.correlation_id, record.generation) == ("k-1", "c-1", "build-1")
+    assert record.payload == {"n": 1}
+    [entry] = record.failure_history
+    assert (entry.cycle, entry.replayed_by, entry.mode, len(entry.attempts)) == (1, None, None, 2)
+    listed = await runs.list_runs(pool, runs.RunFilter(tenant=tenant))
+    assert [(run.run_id, run.status, run.failed_step) for run in listed.rows] == [
+        (letter.run_id, RunStatus.DLQ_PENDING, "charge")
+    ]
+
+
+async def test_same_cycle_again_changes_nothing(pool: Pool, tenant: str) -> None:
+    """A retried write has the answer of the first, its alert included."""
+    letter = new_letter(tenant)
+    first = await dead_letters.record_exhausted(pool, exhausted(letter))
+    record = await _record(pool, letter)
+    second = await dead_letters.record_exhausted(pool, exhausted(letter))
+    assert (first.is_new, second.is_new) == (True, False)
+    assert (first.alert_count, second.alert_count) == (1, 1)
+    assert second.state == first.state
+    assert await _record(pool, letter) == record
+    assert len(await _trail(pool, letter)) == 1
+
+
+async def test_replay_that_fails_appends_a_cycle(pool: Pool, tenant: str) -> None:
+    """The history keeps who opened which cycle, and the record is pending again."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(mode=Mode.STEP_ONLY), yes(replay()))
+    later = START + timedelta(hours=1)
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2, message="still broken", at=later))
+    record = await _record(pool, letter)
+    assert (record.status, record.cycle, record.replay_count) == (LetterStatus.PENDING, 2, 1)
+    assert [(entry.cycle, entry.replayed_by, entry.mode, entry.reason) for entry in record.failure_history] == [
+        (1, None, None, None),
+        (2, "alice", Mode.STEP_ONLY, "fixed"),
+    ]
+    assert record.first_failed_at == later
+
+
+async def test_late_write_of_an_older_cycle_is_ignored(pool: Pool, tenant: str) -> None:
+    """A try of the first write that arrives after the second cycle neither reverts it nor alerts."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    record = await _record(pool, letter)
+    late = await dead_letters.record_exhausted(pool, exhausted(letter))
+    assert (late.is_new, late.alert_count, late.state.cycles) == (False, 0, 2)
+    assert await _record(pool, letter) == record
+
+
+async def test_closed_letter_opens_anew_without_its_resolution(pool: Pool, tenant: str) -> None:
+    """A step that was replayed by the dead letter of a later step may die again; nobody's replay of its own did it."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED))
+    await dead_letters.record_exhausted(pool, exhausted(letter, 3))
+    record = await _record(pool, letter)
+    assert (record.status, record.resolution, record.resolved_by) == (LetterStatus.PENDING, None, None)
+    assert record.failure_history[-1].replayed_by is None
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud800", "\ufffe", "'; DROP TABLE dead_letters; --", "%s {} $1"])
+async def test_any_text_can_be_stored(pool: Pool, tenant: str, text: str) -> None:
+    """What Postgres refuses in text or JSON must not keep a record from being written for ever."""
+    letter = new_letter(tenant)
+    message = exhausted(letter, message=text or "x", payload={text: [text, float("nan"), float("inf")]})
+    await dead_letters.record_exhausted(pool, message)
+    order = replay("r" + text.replace("\ud800", ""))  # a request id is checked where it comes in
+    await dead_letters.put_accepted(pool, letter, order, yes(order))
+    assert await dead_letters.first_answer(pool, letter, order.request_id) is not None
+    shown = text.replace("\0", "\ufffd").replace("\ud800", "\ufffd\ufffd\ufffd")
+    assert (await _record(pool, letter)).message == shown
+
+
+@pytest.mark.parametrize("tenant_name", ["", "*"])
+async def test_a_letter_of_no_tenant_is_refused(pool: Pool, tenant_name: str) -> None:
+    """The name that reads all tenants writes none."""
+    letter = new_letter(tenant_name)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await dead_letters.record_exhausted(pool, exhausted(letter))
+    with pytest.raises(InvalidInput):
+        await dead_letters.load_state(pool, letter)
+
+
+async def test_accepted_order_gets_its_first_answer_for_ever(pool: Pool, tenant: str) -> None:
+    """A try that arrives after the replay failed again does not start another one."""
+    letter, order = new_letter(tenant), replay()
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    first = await dead_letters.put_accepted(pool, letter, order, yes(order))
+    assert await dead_letters.put_accepted(pool, letter, order, yes(order)) == first
+    assert (await _record(pool, letter)).replay_count == 1
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    assert await dead_letters.put_accepted(pool, letter, order, no(order)) == first
+    assert await dead_letters.put_refused(pool, letter, order, no(order), orphaned=True) == first
+    record = await _record(pool, letter)
+    assert (record.status, record.replay_count, record.orphaned) == (LetterStatus.PENDING, 1, False)
+    assert [entry.action for entry in await _trail(pool, letter)] == [
+        "dead_lettered",
+        "replay_requested",
+        "dead_lettered",
+    ]
+
+
+async def test_refused_order_stays_refused(pool: Pool, tenant: str) -> None:
+    """Two tries of one order that saw different states have one answer: the first that was written."""
+    letter, order = new_letter(tenant), replay()
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    first = await dead_letters.put_refused(pool, letter, order, no(order))
+    assert await dead_letters.put_accepted(pool, letter, order, yes(order)) == first
+    assert (await _record(pool, letter)).status is LetterStatus.PENDING
+    assert await dead_letters.first_answer(pool, letter, order.request_id) == first
+    assert len(await _trail(pool, letter)) == 2
+
+
+async def test_order_that_comes_too_late_is_refused_and_audited(pool: Pool, tenant: str) -> None:
+    """The record has the last word: an order that the workflow accepted from an older state is refused."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, resolve("r1"), yes(resolve("r1")))
+    late = discard("r2")
+    answer = await dead_letters.put_accepted(pool, letter, late, yes(late))
+    assert (answer.accepted, answer.status) == (False, LetterStatus.RESOLVED)
+    assert (await _trail(pool, letter))[-1].action == Action.REFUSED
+    missing = new_letter(tenant)
+    assert not (await dead_letters.put_accepted(pool, missing, late, yes(late))).accepted
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [(resolve(), ("resolved", "bob", "RUNNING")), (discard(), ("discarded", "carol", "FAILED"))]
+)
+async def test_closing_order_is_recorded_with_its_run(
+    pool: Pool, owner: Owner, tenant: str, order: LetterOrder, expected: tuple[str, str, str]
+) -> None:
+    """Who closed it is kept, and the list of runs follows."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    for _ in range(2):
+        await dead_letters.put_accepted(pool, letter, order, yes(order))
+    record = await _record(pool, letter)
+    assert (record.status, record.resolved_by, await _run_status(owner, letter)) == expected
+
+
+async def test_refusal_because_the_run_is_gone_marks_the_letter(pool: Pool, tenant: str) -> None:
+    """It stays pending, orphaned, and a second refusal of the same order adds nothing."""
+    letter, order = new_letter(tenant), replay()
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    for _ in range(2):
+        await dead_letters.put_refused(pool, letter, order, no(order), orphaned=True)
+    record = await _record(pool, letter)
+    assert (record.status, record.orphaned, record.version) == (LetterStatus.PENDING, True, 2)
+
+
+async def test_malformed_order_is_audited_once_for_its_id(pool: Pool, tenant: str) -> None:
+    """A retried write with the caller's id is one line; without an id each call is one."""
+    letter, malformed = new_letter(tenant), MalformedOrder(verb=Verb.REPLAY, problem="mode: \0?")
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    for _ in range(2):
+        await dead_letters.put_malformed(pool, letter, malformed, "signal-1")
+    assert len(await _trail(pool, letter)) == 2
+    await dead_letters.put_malformed(pool, letter, malformed)
+    last = (await _trail(pool, letter))[-1]
+    assert (last.actor, last.after) == ("unknown", {"verb": "replay", "problem": "mode: \ufffd?"})
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (Ending.SUCCEEDED, LetterStatus.REPLAYED),
+        (Ending.BLOCKED, LetterStatus.PENDING),
+        (Ending.ORPHANED, LetterStatus.PENDING),
+        (Ending.CANCELED, LetterStatus.DISCARDED),
+    ],
+)
+async def test_outcome_is_recorded_once(pool: Pool, tenant: str, ending: Ending, status: LetterStatus) -> None:
+    """The second write of an outcome changes nothing and adds no line."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    states = [await dead_letters.put_outcome(pool, letter, outcome(ending)) for _ in range(2)]
+    assert states[0] == states[1] == await dead_letters.load_state(pool, letter)
+    record = await _record(pool, letter)
+    assert (record.status, record.orphaned) == (status, ending is Ending.ORPHANED)
+    assert [entry.action for entry in await _trail(pool, letter)][2:] == ["replay_outcome"]
+
+
+@pytest.mark.parametrize("ending", [Ending.SUCCEEDED, Ending.BLOCKED, Ending.ORPHANED])
+async def test_late_outcome_of_an_older_order_is_ignored(pool: Pool, tenant: str, ending: Ending) -> None:
+    """Neither a record that died again nor a replay that is under way is touched by it."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    pending = await _record(pool, letter)
+    await dead_letters.put_outcome(pool, letter, outcome(ending, "r1"))
+    assert await _record(pool, letter) == pending
+    await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
+    replaying = await _record(pool, letter)
+    await dead_letters.put_outcome(pool, letter, outcome(ending, "r1"))
+    assert await _record(pool, letter) == replaying
+
+
+async def test_blocked_letter_succeeds_with_the_order_that_it_waited_for(pool: Pool, tenant: str) -> None:
+    """After the earlier step was replayed the run comes by again, still under the first order."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    for step in ("second", "second", "first"):
+        state = await dead_letters.put_outcome(pool, letter, outcome(Ending.BLOCKED, blocked_by=step))
+        assert state is not None
+        assert state.blocked_by == step
+    await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED))
+    record = await _record(pool, letter)
+    assert (record.status, record.blocked_by) == (LetterStatus.REPLAYED, None)
+    assert Counter(entry.action for entry in await _trail(pool, letter))["replay_outcome"] == 3
+
+
+async def test_cancellation_reaches_a_letter_whatever_order_is_under_way(pool: Pool, owner: Owner, tenant: str) -> None:
+    """The run did not know the last order yet when it was canceled."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
+    await dead_letters.put_outcome(pool, letter, outcome(Ending.CANCELED, "r1"))
+    assert (await _record(pool, letter)).status is LetterStatus.DISCARDED
+    assert await _run_status(owner, letter) == "CANCELED"
+
+
+async def test_outcome_without_a_record_is_nothing(pool: Pool, tenant: str) -> None:
+    """There is nothing to change, and nothing to raise about."""
+    assert await dead_letters.put_outcome(pool, new_letter(tenant), outcome(Ending.SUCCEEDED)) is None
+    assert await dead_letters.load_state(pool, new_letter(tenant)) is None
+
+
+async def test_orphan_is_news_once(pool: Pool, tenant: str) -> None:
+    """Reconciling twice writes one line; a closed letter needs no run."""
+    letter, closed = new_letter(tenant), new_letter(tenant)
+    for each in (letter, closed):
+        await dead_letters.record_exhausted(pool, exhausted(each))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    await dead_letters.put_accepted(pool, closed, discard(), yes(discard()))
+    assert [await dead_letters.put_orphaned(pool, letter) for _ in range(2)] == [True, False]
+    assert not await dead_letters.put_orphaned(pool, closed)
+    assert not await dead_letters.put_orphaned(pool, new_letter(tenant))
+    record = await _record(pool, letter)
+    assert (record.status, record.orphaned) == (LetterStatus.PENDING, True)
+    assert (await _trail(pool, letter))[-1].action == Action.ORPHANED
+
+
+async def test_many_writers_of_one_letter_make_one_record(pool: Pool, tenant: str) -> None:
+    """However many tries run at once, there is one new record, one alert and one answer for each order."""
+    letter = new_letter(tenant)
+    recorded = await asyncio.gather(*(dead_letters.record_exhausted(pool, exhausted(letter)) for _ in range(20)))
+    assert sum(each.is_new for each in recorded) == 1
+    assert {each.alert_count for each in recorded} == {1}
+    calls: list[Awaitable[Answer]] = []
+    for number in range(20):
+        order = replay(f"r{number % 4}")
+        calls.append(dead_letters.put_accepted(pool, letter, order, yes(order)))
+    answers = await asyncio.gather(*calls)
+    assert len({answer.request_id for answer in answers if answer.accepted}) == 1
+    assert len({(answer.request_id, answer.accepted) for answer in answers}) == 4
+    assert (await _record(pool, letter)).replay_count == 1
+    assert len(await _trail(pool, letter)) == 5
+
+
+async def test_many_letters_of_one_tenant_make_one_chain(pool: Pool, tenant: str) -> None:
+    """Writers of a tenant wait for each other at the audit log; none fails, none leaves a gap."""
+    letters = [new_letter(tenant) for _ in range(40)]
+    await asyncio.gather(*(dead_letters.record_exhausted(pool, exhausted(letter)) for letter in letters * 2))
+    orders: list[LetterOrder] = [replay(), discard(), resolve()]
+    chosen = [(letter, orders[index % 3]) for index, letter in enumerate(letters)]
+    await asyncio.gather(*(dead_letters.put_accepted(pool, letter, order, yes(order)) for letter, order in chosen))
+    [proof] = await verify(pool, tenant)
+    assert (proof.entries, proof.first_broken) == (80, None)
+
+
+async def test_ten_thousand_alike_are_one_alert(pool: Pool, owner: Owner, tenant: str) -> None:
+    """Within the window only the first alerts; the next after it tells how many there were."""
+    letters = [new_letter(tenant) for _ in range(30)]
+    recorded = [await dead_letters.record_exhausted(pool, exhausted(letter)) for letter in letters]
+    assert [each.alert_count for each in recorded] == [1] + [0] * 29
+    await owner.execute("UPDATE alerts SET sent_at = sent_at - interval '11 minutes' WHERE tenant = $1", tenant)
+    again = await dead_letters.record_exhausted(pool, exhausted(new_letter(tenant)))
+    assert again.alert_count == 30
+    other = await dead_letters.record_exhausted(pool, exhausted(new_letter(tenant), message="something else"))
+    assert other.alert_count == 1
+
+
+Write = Callable[[], Awaitable[object]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_counters_equal_a_count_after_any_writes(pool: Pool, owner: Owner, tenant: str, seed: int) -> None:
+    """Whatever is written, in whatever order and at once, the counters and the chain stay true."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    letters = [new_letter(tenant) for _ in range(8)]
+
+    def write() -> Awaitable[object]:
+        letter, request = chance.choice(letters), f"r{chance.randrange(6)}"
+        orders: list[LetterOrder] = [replay(request), replay(request), resolve(request), discard(request)]
+        order = chance.choice(orders)
+        writes: list[Write] = [
+            lambda: dead_letters.record_exhausted(pool, exhausted(letter, chance.randrange(1, 9))),
+            lambda: dead_letters.put_accepted(pool, letter, order, yes(order)),
+            lambda: dead_letters.put_refused(pool, letter, order, no(order), orphaned=chance.random() < 0.5),
+            lambda: dead_letters.put_outcome(pool, letter, outcome(chance.choice(list(Ending)), request)),
+            lambda: dead_letters.put_orphaned(pool, letter),
+        ]
+        return chance.choice(writes)()
+
+    for _ in range(20):
+        await asyncio.gather(*(write() for _ in range(8)))
+    counted = await owner.fetch("SELECT status, count(*) FROM dead_letters WHERE tenant = $1 GROUP BY 1", tenant)
+    kept = await owner.fetch("SELECT status, count FROM dead_letter_counts WHERE tenant = $1 AND count <> 0", tenant)
+    assert sorted(map(tuple, counted)) == sorted(map(tuple, kept))
+    [proof] = await verify(pool, tenant)
+    assert proof.is_whole

@@ -1,0 +1,165 @@
+"""Row level security and grants: what the application's role can do at most, whatever SQL it is made to run."""
+# ruff: noqa: S608 (hostile SQL is what is tested)
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from store import dead_letters
+from store.tenancy import Connection, Pool
+from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
+from tests.integration.store.test_dead_letters import Owner
+
+TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts"]
+
+
+@contextlib.asynccontextmanager
+async def _as(pool: Pool, tenant: str | None) -> AsyncIterator[Connection]:
+    """Work as the application with a setting of one's own making, then undo all."""
+    async with pool.acquire() as connection:
+        change = connection.transaction()
+        await change.start()
+        if tenant is not None:
+            await connection.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)
+        yield connection
+        await change.rollback()
+
+
+@pytest.fixture
+async def filled(pool: Pool, tenant: str) -> str:
+    """A tenant with a row in every table."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    return tenant
+
+
+async def test_every_table_is_bound_by_tenant(owner: Owner) -> None:
+    """A table that somebody adds is in this file's list, or has nothing of a tenant in it."""
+    rows = await owner.fetch(
+        "SELECT relname, relrowsecurity FROM pg_class WHERE relnamespace = 'redrive'::regnamespace AND relkind = 'r'"
+    )
+    bound = {row["relname"]: row["relrowsecurity"] for row in rows}
+    assert {name for name, secured in bound.items() if secured} == set(TABLES)
+    assert {name for name, secured in bound.items() if not secured} == {"migrations"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_own_rows_are_seen(pool: Pool, filled: str, table: str) -> None:
+    """The other tests of this file mean something: there are rows to see."""
+    async with _as(pool, filled) as connection:
+        assert await connection.fetchval(f"SELECT count(*) FROM {table}") > 0
+    async with _as(pool, "*") as connection:
+        assert await connection.fetchval(f"SELECT count(*) FROM {table} WHERE tenant = $1", filled) > 0
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("setting", [None, "", "another", "%", "' OR true --", "tenant-%"])
+async def test_rows_of_others_are_not_seen(pool: Pool, filled: str, table: str, setting: str | None) -> None:
+    """Without a tenant, or with another, there is nothing: not by reading, counting or joining."""
+    async with _as(pool, setting) as connection:
+        for sql in (
+            f"SELECT count(*) FROM {table}",
+            f"SELECT count(*) FROM {table} WHERE tenant = '{filled}'",
+            f"SELECT count(*) FROM {table} WHERE true OR tenant = '{filled}'",
+            f"SELECT count(*) FROM (VALUES (1)) AS one JOIN {table} ON true",
+            f"WITH all_of_it AS (TABLE {table}) SELECT count(*) FROM all_of_it",
+        ):
+            assert await connection.fetchval(sql) == 0
+
+
+@pytest.mark.parametrize("setting", [None, "", "another", "*"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO runs (run_id, tenant, pipeline, status, started_at) VALUES ('x', '{}', 'p', 'SUCCESS', now())",
+        "INSERT INTO alerts (tenant, fingerprint, count, sent_at) VALUES ('{}', 'f', 1, now())",
+        "INSERT INTO audit_log (tenant, action, actor) VALUES ('{}', 'refused', 'mallory')",
+        'INSERT INTO dead_letters SELECT (jsonb_populate_record(letter, \'{{"id": "x", "run_id": "x"}}\')).* '
+        "FROM dead_letters AS letter WHERE tenant = '{}'",
+    ],
+)
+async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str, setting: str | None) -> None:
+    """Nobody writes into another tenant; who reads all tenants writes none."""
+    async with _as(pool, setting) as connection:
+        with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
+            assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
+
+
+@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts"])
+async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
+    """An update reaches no row of another tenant, and gives none away."""
+    async with _as(pool, "another") as connection:
+        assert await connection.execute(f"UPDATE {table} SET tenant = 'another'") == "UPDATE 0"
+    for setting, gift in ((filled, "another"), ("*", "another"), (filled, "*"), (filled, "")):
+        async with _as(pool, setting) as connection:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+                await connection.execute(f"UPDATE {table} SET tenant = '{gift}' WHERE tenant = '{filled}'")
+
+
+@pytest.mark.parametrize("name", ["", "*"])
+async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
+    """No row can belong to the name that reads all, or to no name."""
+    async with _as(pool, name) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await connection.execute("INSERT INTO alerts VALUES ($1, 'f', 1, now())", name)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE audit_log SET actor = 'mallory'",
+        "DELETE FROM audit_log",
+        "TRUNCATE audit_log",
+        "ALTER TABLE audit_log DISABLE TRIGGER ALL",
+        "SET session_replication_role = replica",
+        "UPDATE audit_heads SET number = 0",
+        "DELETE FROM audit_heads",
+        "INSERT INTO audit_heads VALUES ('x', 1, '')",
+        "UPDATE dead_letter_counts SET count = 0",
+        "INSERT INTO dead_letter_counts VALUES ('x', 'pending', 1)",
+        "DELETE FROM dead_letter_counts",
+        "DELETE FROM dead_letters",
+        "DELETE FROM runs",
+        "DELETE FROM alerts",
+        "TRUNCATE dead_letters CASCADE",
+        "DROP TABLE alerts",
+        "ALTER TABLE dead_letters DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY tenant ON dead_letters",
+        "CREATE POLICY mine ON dead_letters USING (true)",
+        "CREATE OR REPLACE FUNCTION redrive.sees(tenant text) RETURNS boolean LANGUAGE sql RETURN true",
+        "SELECT redrive.chain_audit()",
+        "SELECT redrive.count_dead_letters()",
+    ],
+)
+async def test_application_cannot(pool: Pool, filled: str, sql: str) -> None:
+    """The role can neither rewrite what was recorded nor open what is closed."""
+    async with _as(pool, filled) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(sql)
+
+
+async def test_functions_are_closed_to_everybody_else(owner: Owner) -> None:
+    """Postgres lets everybody call a new function: each of ours is closed, and opened for the application only."""
+    names = await owner.fetch(
+        """
+        SELECT proname FROM pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) AS granted
+        WHERE pronamespace = 'redrive'::regnamespace AND granted.grantee = 0
+        """
+    )
+    assert names == []
+
+
+async def test_setting_ends_with_the_transaction(pool: Pool, filled: str) -> None:
+    """The next user of a connection does not inherit a tenant, neither from a transaction nor from a function."""
+    await dead_letters.record_exhausted(pool, exhausted(new_letter(new_tenant())))
+    async with pool.acquire() as connection:
+        async with connection.transaction():
+            await connection.execute("SELECT set_config('redrive.tenant', $1, true)", filled)
+        run = {"run_id": filled, "tenant": filled, "pipeline": "p", "status": "SUCCESS", "started_at": "2026-01-01Z"}
+        await connection.execute("SELECT redrive.put_run($1)", json.dumps(run))
+        assert await connection.fetchval("SELECT count(*) FROM dead_letters") == 0
+        assert await connection.fetchval("SELECT count(*) FROM runs") == 0

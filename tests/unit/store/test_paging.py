@@ -1,0 +1,74 @@
+"""Cursors: they lead on in the list that gave them, and are refused elsewhere."""
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.errors import InvalidInput
+from store.dead_letter_lists import LetterFilter
+from store.paging import LARGEST_PAGE, Place, check_limit, read_cursor, write_cursor
+
+FILTER = LetterFilter(tenant="acme")
+PLACE = Place(datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "dead-letter-1", "exact")
+
+
+@given(
+    st.datetimes(timezones=st.just(UTC)),
+    st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+)
+def test_cursor_reads_as_it_was_written(at: datetime, identity: str) -> None:
+    """To the microsecond: a row must not be skipped or shown twice."""
+    place = Place(at, identity)
+    assert read_cursor(write_cursor(place, FILTER), FILTER) == place
+
+
+def test_no_cursor_is_the_beginning() -> None:
+    """A list without one starts at its newest row."""
+    assert read_cursor(None, FILTER) is None
+
+
+def _encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "%%%",
+        "é",
+        "a" * 100_000,
+        _encoded("{}"),
+        _encoded("[]"),
+        _encoded("null"),
+        _encoded('{"at":"2026-01-01","id":"x","kind":"","list":"y"}'),
+        _encoded('{"at":"2026-01-01T00:00:00","id":"x","kind":"","list":"y"}'),
+        _encoded('{"at":"never","id":"x","kind":"","list":"y"}'),
+        _encoded('{"at":"2026-01-01T00:00:00Z","id":"\\u0000","kind":"","list":"y"}'),
+        write_cursor(PLACE, FILTER)[:-4],
+        write_cursor(PLACE, FILTER) + "AAAA",
+    ],
+)
+def test_tampered_cursor_is_refused(cursor: str) -> None:
+    """With a sentence, not with a stack trace; and without its whole length."""
+    with pytest.raises(InvalidInput, match="cursor") as caught:
+        read_cursor(cursor, FILTER)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("other", [LetterFilter(), LetterFilter(tenant="other"), LetterFilter(tenant="acme", step="x")])
+def test_cursor_of_another_list_is_refused(other: LetterFilter) -> None:
+    """Paging on with other filters would leave rows out unseen."""
+    with pytest.raises(InvalidInput, match="other filters"):
+        read_cursor(write_cursor(PLACE, FILTER), other)
+
+
+@pytest.mark.parametrize("limit", [0, -1, LARGEST_PAGE + 1])
+def test_page_of_any_size_is_refused(limit: int) -> None:
+    """A page has at least a row and not all of them."""
+    with pytest.raises(InvalidInput, match="a page has 1 to"):
+        check_limit(limit)

@@ -127,7 +127,11 @@ class Redrive:
         return with_pending(view, description)
 
     async def result(self, run_id: str) -> RunResult:
-        """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled."""
+        """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled.
+
+        A parked run has not ended: this waits on, for as long as it takes until an operator has it replayed, resolved
+        or discarded. Ask `status` where that matters, or put a timeout around this.
+        """
         await self._describe(run_id)
         try:
             return await self._handle(run_id).result()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from redrive.errors import TERMINAL_CATEGORIES, TRANSIENT_CATEGORIES, Category
+from redrive.errors import TRANSIENT_CATEGORIES, Category
 
 # Temporal silently drops a next_retry_delay of zero and falls back on its own backoff.
 SHORTEST_DELAY = timedelta(milliseconds=1)
@@ -127,11 +127,6 @@ class RetryPolicy(Curve):
     def most_attempts(self) -> int:
         """The largest budget of any category: no step is tried more often than this."""
         return max([self.max_attempts, *(curve.max_attempts for curve in self.per_category.values())])
-
-
-def terminal_types() -> list[str]:
-    """Name the error types that no policy tries again."""
-    return sorted(TERMINAL_CATEGORIES)
 
 
 SERVICE_CALL = RetryPolicy(

@@ -1,4 +1,4 @@
-"""What the tests of runs share: small models, quick policies, and waiting for a run's end."""
+"""What the tests of runs share: small models, quick policies, and waiting until a run stands still."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,8 +7,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, RetryPolicy, RunView
+from redrive import (
+    STEP,
+    ModuleContext,
+    NoJitter,
+    Pipeline,
+    Redrive,
+    Registry,
+    RetryPolicy,
+    RunStatus,
+    RunView,
+    StepStatus,
+)
+from redrive.dead_letters import LetterId
 from redrive.errors import RunCanceled, RunFailed
+from tests.conftest import eventually
+
+PARKED = {RunStatus.DLQ_PENDING, RunStatus.PARTIAL}
 
 
 class Number(BaseModel):
@@ -41,10 +56,36 @@ async def ended(redrive: Redrive, run_id: str) -> RunView:
     return await redrive.status(run_id)
 
 
-async def run_to_end(redrive: Redrive, pipeline: str, payload: Mapping[str, Any] | BaseModel | None = None) -> RunView:
-    """Start a run, wait for its end and return it."""
+async def settled(redrive: Redrive, run_id: str) -> RunView:
+    """Wait until a run has ended or waits for an operator, and return it."""
+
+    async def ask() -> RunView | None:
+        view = await redrive.status(run_id)
+        return view if view.status.closed or view.status in PARKED else None
+
+    return await eventually(ask, within=60)
+
+
+async def run_until_settled(
+    redrive: Redrive, pipeline: str, payload: Mapping[str, Any] | BaseModel | None = None
+) -> RunView:
+    """Start a run, wait until it has ended or is parked, and return it."""
     started = await redrive.start(pipeline, payload or {})
-    return await ended(redrive, started.run_id)
+    return await settled(redrive, started.run_id)
+
+
+async def discarded(redrive: Redrive, run_id: str, *, reason: str = "no use") -> RunView:
+    """Wait until a run is parked, give it up, and return it when it has ended."""
+    view = await settled(redrive, run_id)
+    step = next(step.name for step in view.steps if step.status is StepStatus.DLQ)
+    letter = LetterId(tenant=view.tenant, run_id=run_id, step=step)
+
+    async def accepted() -> bool:
+        # A run is seen as parked a moment before its dead letter is there.
+        return (await redrive.dead_letters.discard(letter, requested_by="ada", reason=reason)).accepted
+
+    await eventually(accepted)
+    return await ended(redrive, run_id)
 
 
 def add_good_pipeline(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""What `status` tells of a step's attempts: while it waits, after it healed, after it failed."""
+"""What `status` tells of a step's attempts: while it waits, after it healed, after it is exhausted."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from redrive import Category, ModuleContext, Pipeline, Registry, RunStatus, RunView, StepStatus, Transient
 from redrive.contracts import StepState
 from tests.conftest import Running, WorkerFactory, eventually
-from tests.integration.runs.samples import Number, milliseconds, quick, run_to_end
+from tests.integration.runs.samples import Number, milliseconds, quick, run_until_settled
 
 
 def add_failing(registry: Registry, *, base: timedelta, attempts: int, works_at: int = 0) -> None:
@@ -94,7 +94,7 @@ async def test_a_healed_step_keeps_its_failed_attempts(worker: WorkerFactory, re
     """After success the step tells how often it was tried and why it was not the first time."""
     add_failing(registry, base=milliseconds(1), attempts=4, works_at=3)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     first, later = view.steps
     assert (first.status, first.attempt, first.failure) == (StepStatus.SUCCESS, 3, None)
     assert [entry.error for entry in first.attempts] == ["try 1", "try 2"]
@@ -102,16 +102,16 @@ async def test_a_healed_step_keeps_its_failed_attempts(worker: WorkerFactory, re
     assert (later.status, later.attempt, later.attempts) == (StepStatus.SUCCESS, 1, [])
 
 
-async def test_a_failed_step_keeps_every_attempt(worker: WorkerFactory, registry: Registry) -> None:
-    """After failure the step lists all tries in order, the last without a wait after it."""
+async def test_an_exhausted_step_keeps_every_attempt(worker: WorkerFactory, registry: Registry) -> None:
+    """When it is exhausted, the step lists all tries in order, the last without a wait after it."""
     add_failing(registry, base=milliseconds(1), attempts=3)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     first, later = view.steps
-    assert (first.status, first.attempt) == (StepStatus.FAILED, 3)
+    assert (first.status, first.attempt) == (StepStatus.DLQ, 3)
     assert [entry.error for entry in first.attempts] == ["try 1", "try 2", "try 3"]
     assert [entry.delay for entry in first.attempts] == [milliseconds(1), milliseconds(1), None]
     assert [entry.at for entry in first.attempts] == sorted(entry.at for entry in first.attempts)
     assert first.failure is not None
     assert first.failure.attempts == first.attempts
-    assert later.status is StepStatus.SKIPPED
+    assert later.status is StepStatus.PENDING

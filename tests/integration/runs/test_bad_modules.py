@@ -13,11 +13,12 @@ from temporalio import activity
 from temporalio.worker import Worker
 
 from redrive import Category, InvalidInput, ModuleContext, Pipeline, Registry, RunStatus, Transient
-from redrive.contracts import PAYLOAD_LIMIT, FailedCycle, RunInput
+from redrive.contracts import PAYLOAD_LIMIT, Activity, FailedCycle, RunInput
+from redrive.dead_letters import ExhaustedReport
 from redrive.documents import parse_payload
 from redrive.errors import TooLarge, UnknownPipeline
 from tests.conftest import Running, WorkerFactory
-from tests.integration.runs.samples import Number, add_good_pipeline, ended, milliseconds, quick, run_to_end
+from tests.integration.runs.samples import Number, add_good_pipeline, milliseconds, quick, run_until_settled, settled
 from worker import WORKFLOWS, workflow_runner
 
 
@@ -147,10 +148,10 @@ async def test_a_bad_module_fails_its_step_with_a_sentence(
     Pipeline("p", bad, registry=registry)
     add_good_pipeline(registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
-        good = await run_to_end(running.redrive, "good")
+        view = await run_until_settled(running.redrive, "p")
+        good = await run_until_settled(running.redrive, "good")
     failure = view.steps[0].failure
-    assert view.status is RunStatus.FAILED
+    assert view.status is RunStatus.DLQ_PENDING
     assert failure is not None
     assert failure.category is category
     assert sentence in failure.message
@@ -172,8 +173,8 @@ async def test_a_module_that_blocks_past_its_timeout_and_returns_has_worked(
     Pipeline("p", blocking, registry=registry)
     add_good_pipeline(registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
-        good = await run_to_end(running.redrive, "good")
+        view = await run_until_settled(running.redrive, "p")
+        good = await run_until_settled(running.redrive, "good")
     assert (view.status, view.steps[0].attempt) == (RunStatus.SUCCESS, 1)
     assert good.status is RunStatus.SUCCESS
 
@@ -223,7 +224,7 @@ async def test_a_bad_payload_is_refused_at_the_start(
     async with worker() as running:
         with pytest.raises(error, match=sentence):
             await running.redrive.start(pipeline, payload)
-        good = await run_to_end(running.redrive, "good")
+        good = await run_until_settled(running.redrive, "good")
     assert good.status is RunStatus.SUCCESS
 
 
@@ -250,7 +251,7 @@ async def failed_step(running: Running, order: RunInput) -> FailedCycle:
     """Start a run from a snapshot that the worker may not know, and return how its step failed."""
     run_id = f"foreign-{running.settings.task_queue}"
     await running.temporal.start_workflow("ModuleRun", order, id=run_id, task_queue=running.settings.task_queue)
-    view = await ended(running.redrive, run_id)
+    view = await settled(running.redrive, run_id)
     failure = view.steps[0].failure
     assert failure is not None
     assert view.steps[0].attempt == failure.attempts[-1].attempt
@@ -268,7 +269,7 @@ async def test_a_step_whose_module_the_worker_does_not_know_says_so(worker: Work
     add_good_pipeline(registry)
     async with worker() as running:
         failure = await failed_step(running, RunInput(pipeline="p", steps=[gone.snapshot()]))
-        good = await run_to_end(running.redrive, "good")
+        good = await run_until_settled(running.redrive, "good")
     assert failure.category is Category.UNKNOWN_MODULE
     assert failure.message == "module 'gone' is not known to this worker; known: good"
     assert good.status is RunStatus.SUCCESS
@@ -279,9 +280,9 @@ async def test_a_worker_without_the_step_activity_is_an_unknown_module(
 ) -> None:
     """Where the activity itself is not registered, the second classifier tells it, and counts the tries."""
 
-    @activity.defn
-    async def other() -> None:
-        """Anything: a worker needs one activity to poll for them."""
+    @activity.defn(name=Activity.REPORT_EXHAUSTED)
+    async def other(report: ExhaustedReport) -> None:
+        """Take the report: a worker needs one activity to poll for them, and the run this one to park."""
 
     @registry.module("step", policy=quick(max_attempts=2, base=milliseconds(1)))
     async def step(ctx: ModuleContext, given: Number) -> Number:
@@ -317,6 +318,6 @@ async def test_a_transient_error_with_a_broken_text_is_still_tried_again(
 
     Pipeline("p", bad, registry=registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert view.status is RunStatus.SUCCESS
     assert [entry.error for entry in view.steps[0].attempts] == ["\\ud800\\0"] * 2

@@ -8,7 +8,7 @@ import pytest
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry, RunCanceled, RunStatus, StepStatus, Transient
 from tests.conftest import WorkerFactory, eventually
-from tests.integration.runs.samples import Number, add_good_pipeline, ended, quick, run_to_end
+from tests.integration.runs.samples import Number, add_good_pipeline, ended, quick, run_until_settled
 
 CANCEL_REACHES_A_STEP_WITHIN = 6.0
 
@@ -153,7 +153,7 @@ async def test_an_ended_run_cannot_be_canceled(worker: WorkerFactory, registry: 
     """A cancel that comes too late is refused with a sentence, and the run stays what it was."""
     add_good_pipeline(registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "good")
+        view = await run_until_settled(running.redrive, "good")
         with pytest.raises(InvalidInput, match="has ended already"):
             await running.redrive.cancel(view.run_id, reason="too late")
         again = await running.redrive.status(view.run_id)

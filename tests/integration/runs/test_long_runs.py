@@ -11,7 +11,7 @@ from redrive.contracts import DOCUMENT_LIMIT, STEP_LIMIT, Attempt, RunInput, Run
 from redrive.errors import RegistrationError
 from redrive.modules import Module
 from tests.conftest import WorkerFactory, eventually
-from tests.integration.runs.samples import Blob, Number, ended, run_to_end
+from tests.integration.runs.samples import Blob, Number, ended, run_until_settled
 
 
 class Source(BaseModel):
@@ -100,17 +100,17 @@ async def test_a_run_that_continued_is_listed_once(worker: WorkerFactory, regist
     assert rows == [started.run_id]
 
 
-async def test_outputs_over_the_document_limit_fail_the_run(worker: WorkerFactory, registry: Registry) -> None:
+async def test_outputs_over_the_document_limit_park_the_run(worker: WorkerFactory, registry: Registry) -> None:
     """The step whose output makes the document too large fails as `too_large` and is not tried again."""
     size = DOCUMENT_LIMIT // 3
     Pipeline("p", *add_steps(registry, 4, size), registry=registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert [step.status for step in view.steps] == [
         StepStatus.SUCCESS,
         StepStatus.SUCCESS,
-        StepStatus.FAILED,
-        StepStatus.SKIPPED,
+        StepStatus.DLQ,
+        StepStatus.PENDING,
     ]
     failure = view.steps[2].failure
     assert failure is not None

@@ -1,5 +1,6 @@
-"""What a run returns, what its steps see of its document, and how a failure reads."""
+"""What a run returns, what its steps see of its document, and how a failure reads: parked, then discarded."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,8 +11,9 @@ from temporalio.exceptions import ApplicationError
 
 from redrive import Category, ModuleContext, Pipeline, Registry, RunFailed, RunStatus, StepStatus, Terminal
 from redrive.contracts import FailedCycle, RunSummary
+from redrive.dead_letters import LetterId
 from tests.conftest import Running, WorkerFactory, eventually
-from tests.integration.runs.samples import Number, add_good_pipeline, run_to_end
+from tests.integration.runs.samples import Number, add_good_pipeline, discarded, run_until_settled, settled
 
 
 class Order(BaseModel):
@@ -100,7 +102,7 @@ async def test_steps_see_the_payload_and_earlier_outputs_under_their_names(
     shop = registry.pipelines["shop"]
     Pipeline("seen", *shop.modules, look, registry=registry)
     async with worker() as running:
-        await run_to_end(running.redrive, "seen", {"sku": "cup", "count": 2, "note": "hi"})
+        await run_until_settled(running.redrive, "seen", {"sku": "cup", "count": 2, "note": "hi"})
     assert seen["reserve"] == {"place": "cupx2"}
     assert seen["ship"] == {"document": {"article": "cup", "place": "cupx2"}}
     assert seen["audit"]["document"].keys() == {"sku", "count", "note", "reserve", "ship"}
@@ -111,7 +113,7 @@ async def test_a_step_is_sent_only_what_it_reads(worker: WorkerFactory, registry
     """Fields that a step's input model does not name do not travel to it."""
     add_shop(registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "shop", {"sku": "cup", "count": 2, "note": "hi"})
+        view = await run_until_settled(running.redrive, "shop", {"sku": "cup", "count": 2, "note": "hi"})
         history = await running.temporal.get_workflow_handle(view.run_id).fetch_history()
     orders = [
         json.loads(event.activity_task_scheduled_event_attributes.input.payloads[0].data)
@@ -168,28 +170,66 @@ def add_failing(registry: Registry) -> None:
     Pipeline("failing", one, two, three, registry=registry)
 
 
-async def test_a_failed_run_says_which_step_failed_and_why(worker: WorkerFactory, registry: Registry) -> None:
-    """Step, category and text stand in the error of `result`, in the status, and later steps are skipped."""
+async def test_a_parked_run_says_which_step_is_dead_and_why(worker: WorkerFactory, registry: Registry) -> None:
+    """Step, category and text stand in the status of a run that waits for an operator; later steps wait, too."""
+    add_failing(registry)
+    async with worker() as running:
+        view = await run_until_settled(running.redrive, "failing")
+    assert view.error == "step 'two' failed (provider_4xx): the card is stolen"
+    assert (view.status, view.closed_at) == (RunStatus.DLQ_PENDING, None)
+    assert [step.status for step in view.steps] == [StepStatus.SUCCESS, StepStatus.DLQ, StepStatus.PENDING]
+
+
+async def test_a_discarded_run_says_who_gave_it_up_and_why(worker: WorkerFactory, registry: Registry) -> None:
+    """Step, operator and reason stand in the error of `result` and in the status, and later steps are skipped."""
     add_failing(registry)
     async with worker() as running:
         started = await running.redrive.start("failing", {})
-        sentence = "step 'two' failed (provider_4xx): the card is stolen"
+        view = await discarded(running.redrive, started.run_id, reason="the card is gone")
         with pytest.raises(RunFailed) as failed:
             await running.redrive.result(started.run_id)
-        view = await running.redrive.status(started.run_id)
+    sentence = "step 'two' discarded by ada: the card is gone"
     assert str(failed.value) == f"run {started.run_id!r} failed: {sentence}"
     assert view.error == sentence
     assert view.status is RunStatus.FAILED
     assert [step.status for step in view.steps] == [StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.SKIPPED]
 
 
-async def test_a_failed_run_carries_its_cycle_in_the_failures_details(
+async def test_result_waits_while_a_run_is_parked(worker: WorkerFactory, registry: Registry) -> None:
+    """A parked run has no result yet: whoever waits for it gets the one that an operator's replay brings."""
+    healthy = asyncio.Event()
+
+    @registry.module("only")
+    async def only(ctx: ModuleContext, given: Number) -> Number:
+        if not healthy.is_set():
+            raise Terminal("not now")
+        return Number(n=7)
+
+    Pipeline("p", only, registry=registry)
+    async with worker() as running:
+        started = await running.redrive.start("p", {})
+        waiting = asyncio.create_task(running.redrive.result(started.run_id))
+        view = await settled(running.redrive, started.run_id)
+        assert (view.status, waiting.done()) == (RunStatus.DLQ_PENDING, False)
+        healthy.set()
+        letter = LetterId(tenant=view.tenant, run_id=view.run_id, step="only")
+
+        async def accepted() -> bool:
+            return (await running.redrive.dead_letters.replay(letter, requested_by="ada", reason="mended")).accepted
+
+        await eventually(accepted)
+        result = await asyncio.wait_for(waiting, 20)
+    assert (result.status, result.output) == (RunStatus.SUCCESS, {"n": 7})
+
+
+async def test_a_discarded_run_carries_its_cycle_in_the_failures_details(
     worker: WorkerFactory, registry: Registry
 ) -> None:
     """Whoever reads the workflow's failure finds the cycle: attempts, category, stack and the worker's build."""
     add_failing(registry)
     async with worker(build_id="build-7") as running:
         started = await running.redrive.start("failing", {})
+        await discarded(running.redrive, started.run_id)
         with pytest.raises(WorkflowFailureError) as failed:
             await running.temporal.get_workflow_handle(started.run_id).result()
     cause = failed.value.cause
@@ -220,12 +260,15 @@ async def test_runs_are_listed_by_status_pipeline_and_tenant(worker: WorkerFacto
         tenant = running.settings.task_queue
         failing = await running.redrive.start("failing", {}, tenant=tenant)
         good = await running.redrive.start("good", {}, tenant=tenant)
+        parked = await listed(running, failing.run_id, tenant=tenant, status=RunStatus.DLQ_PENDING)
+        await discarded(running.redrive, failing.run_id)
         failed = await listed(running, failing.run_id, tenant=tenant, status=RunStatus.FAILED)
         success = await listed(running, good.run_id, tenant=tenant, status=RunStatus.SUCCESS)
         by_pipeline = [row async for row in running.redrive.list_runs(tenant=tenant, pipeline="good")]
         elsewhere = [row async for row in running.redrive.list_runs(tenant="nobody")]
         open_ones = [row async for row in running.redrive.list_runs(tenant=tenant, status=RunStatus.RUNNING)]
         both = [row.run_id async for row in running.redrive.list_runs(tenant=tenant)]
+    assert (parked.failed_step, parked.category, parked.closed_at) == ("two", "provider_4xx", None)
     assert (failed.failed_step, failed.category, failed.pipeline) == ("two", "provider_4xx", "failing")
     assert (success.failed_step, success.category, success.status) == (None, None, RunStatus.SUCCESS)
     assert [row.run_id for row in by_pipeline] == [good.run_id]
@@ -233,14 +276,15 @@ async def test_runs_are_listed_by_status_pipeline_and_tenant(worker: WorkerFacto
     assert set(both) == {good.run_id, failing.run_id}
 
 
-async def test_a_failed_run_reads_well_in_the_web_ui(worker: WorkerFactory, registry: Registry) -> None:
+async def test_a_parked_run_reads_well_in_the_web_ui(worker: WorkerFactory, registry: Registry) -> None:
     """The current details name the steps, the failed one and the text; the summary names pipeline and tenant."""
     add_failing(registry)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "failing")
+        view = await run_until_settled(running.redrive, "failing")
         handle = running.temporal.get_workflow_handle(view.run_id)
         details = await handle.query("__temporal_workflow_metadata")
         description = await handle.describe()
-    assert "**failed**" in str(details)
+    assert "**dead letter**" in str(details)
+    assert "send the signal `replay`" in str(details)
     assert "the card is stolen" in str(details)
     assert await description.static_summary() == "failing of tenant default"

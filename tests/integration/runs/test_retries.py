@@ -26,7 +26,7 @@ from redrive import (
 )
 from redrive.policy import Jitter
 from tests.conftest import WorkerFactory
-from tests.integration.runs.samples import Number, milliseconds, quick, run_to_end
+from tests.integration.runs.samples import Number, milliseconds, quick, run_until_settled
 
 LATENCY = timedelta(seconds=2)
 
@@ -64,7 +64,7 @@ async def test_a_step_heals_after_retries(worker: WorkerFactory, registry: Regis
     """A step that fails twice and then works is tried three times, and the run succeeds."""
     Flaky(registry, quick(), lambda attempt: Transient("not yet") if attempt < 3 else None)
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p", {"n": 1})
+        view = await run_until_settled(running.redrive, "p", {"n": 1})
     assert view.status is RunStatus.SUCCESS
     (step,) = view.steps
     assert (step.status, step.attempt) == (StepStatus.SUCCESS, 3)
@@ -78,7 +78,7 @@ async def test_a_step_is_tried_as_often_as_its_policy_says(
     """A step that never works is called `max_attempts` times, the first included."""
     flaky = Flaky(registry, quick(max_attempts=attempts, base=milliseconds(1)), always(Transient("never")))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(flaky.started) == attempts
     assert view.steps[0].attempt == attempts
     assert [entry.attempt for entry in view.steps[0].attempts] == list(range(1, attempts + 1))
@@ -101,7 +101,7 @@ async def test_tries_are_spaced_within_the_bounds_of_the_jitter(
     policy = quick(base=milliseconds(100), cap=milliseconds(300), jitter=jitter, max_attempts=4)
     flaky = Flaky(registry, policy, always(Transient("never")))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     delays = [entry.delay for entry in view.steps[0].attempts]
     assert delays[-1] is None
     assert len(flaky.gaps) == 3
@@ -126,6 +126,7 @@ class Odder(Odd):
         (Terminal("no", category=Category.CONFLICT), {"transient": ["Terminal"]}, 1, Category.CONFLICT),
         (Transient("soon"), {"terminal": ["Transient"]}, 3, Category.UNKNOWN),
         (Transient("soon", category=Category.NETWORK), {}, 3, Category.NETWORK),
+        (Transient("busy", category=Category.CONFLICT), {}, 3, Category.CONFLICT),
         (ConnectionResetError("gone"), {}, 3, Category.NETWORK),
         (ConnectionResetError("gone"), {"terminal": ["ConnectionError"]}, 1, Category.NETWORK),
         (Odd("?"), {"unknown": "terminal"}, 1, Category.UNKNOWN),
@@ -148,7 +149,7 @@ async def test_the_error_and_the_policy_decide_whether_to_try_again(
     """Terminal errors are tried once, transient ones up to the budget, unknown ones as the policy says."""
     flaky = Flaky(registry, quick(max_attempts=3, base=milliseconds(1), **changes), always(error))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(flaky.started) == tries
     failure = view.steps[0].failure
     assert failure is not None
@@ -161,7 +162,7 @@ async def test_a_category_can_have_a_curve_and_a_budget_of_its_own(worker: Worke
     policy = quick(max_attempts=2, base=milliseconds(5), per_category={Category.RATE_LIMIT: limited})
     flaky = Flaky(registry, policy, always(Transient("slower", category=Category.RATE_LIMIT)))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(flaky.started) == 4
     assert [entry.delay for entry in view.steps[0].attempts] == [milliseconds(150)] * 3 + [None]
     assert all(gap >= milliseconds(150) for gap in flaky.gaps)
@@ -175,7 +176,7 @@ async def test_a_failure_outside_the_category_keeps_the_policys_own_budget(
     policy = quick(max_attempts=2, per_category={Category.RATE_LIMIT: generous})
     flaky = Flaky(registry, policy, always(Transient("down", category=Category.NETWORK)))
     async with worker() as running:
-        await run_to_end(running.redrive, "p")
+        await run_until_settled(running.redrive, "p")
     assert len(flaky.started) == 2
 
 
@@ -186,7 +187,7 @@ async def test_no_try_is_made_that_could_not_begin_before_the_policys_deadline(
     policy = quick(base=milliseconds(200), factor=1, cap=milliseconds(200), max_attempts=100, deadline=0.7)
     flaky = Flaky(registry, policy, always(Transient("never", category=Category.NETWORK)))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert 1 <= len(flaky.started) <= 4
     assert flaky.started[-1] - flaky.started[0] < 0.7
     failure = view.steps[0].failure
@@ -218,7 +219,7 @@ async def test_the_timeout_of_an_attempt_really_stops_the_call(worker: WorkerFac
     """A hanging module is cancelled at its timeout, each time, and the failure is a timeout that says how long."""
     hanging = Hanging(registry, quick(timeout=0.2, max_attempts=2, base=milliseconds(1)))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(hanging.lasted) == 2
     assert all(0.2 <= lasted < 1.2 for lasted in hanging.lasted)
     failure = view.steps[0].failure
@@ -231,7 +232,7 @@ async def test_the_policys_deadline_really_stops_the_call(worker: WorkerFactory,
     """A module that still runs when the time for all attempts is used up is cancelled then, not at its own timeout."""
     hanging = Hanging(registry, quick(timeout=30, deadline=0.4))
     async with worker() as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
         failure = view.steps[0].failure
     assert failure is not None
     assert failure.category is Category.TIMEOUT

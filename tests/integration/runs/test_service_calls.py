@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from redrive import Category, ModuleContext, Pipeline, Registry, RunStatus
 from redrive.settings import ServiceSettings
 from tests.conftest import WorkerFactory
-from tests.integration.runs.samples import milliseconds, quick, run_to_end
+from tests.integration.runs.samples import milliseconds, quick, run_until_settled
 from tests.unit.redrive.conftest import Server, hang, reply
 
 
@@ -59,7 +59,7 @@ async def test_retry_after_in_seconds_is_obeyed(worker: WorkerFactory, charging:
     charging.on("/charges", reply(429, retry_after="1"), reply(201, {"id": "c"}))
     began = time.monotonic()
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert view.status is RunStatus.SUCCESS
     (entry,) = view.steps[0].attempts
     assert (entry.category, entry.delay) == (Category.RATE_LIMIT, timedelta(seconds=1))
@@ -71,7 +71,7 @@ async def test_retry_after_is_capped(worker: WorkerFactory, charging: Server) ->
     """A service that asks for a day is obeyed for `retry_after_cap` only."""
     charging.on("/charges", reply(503, retry_after="86400"), reply(201, {"id": "c"}))
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert view.status is RunStatus.SUCCESS
     assert [entry.delay for entry in view.steps[0].attempts] == [timedelta(seconds=2)]
 
@@ -81,7 +81,7 @@ async def test_a_refusal_is_tried_once(worker: WorkerFactory, charging: Server, 
     """A 4xx answer ends the attempts, and the failure tells status and text."""
     charging.on("/charges", reply(status, {"problem": "amount"}))
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(charging.received) == 1
     failure = view.steps[0].failure
     assert failure is not None
@@ -94,7 +94,7 @@ async def test_a_conflict_is_a_failure_that_is_tried_once(worker: WorkerFactory,
     """A 409 to an ordinary call is category `conflict`, and terminal."""
     charging.on("/charges", reply(409))
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
     assert len(charging.received) == 1
     failure = view.steps[0].failure
     assert failure is not None
@@ -107,7 +107,7 @@ async def test_a_conflict_is_a_success_where_the_call_creates_if_absent(
     """A 409 to a create-if-absent call means that the thing is there: the step succeeds after the failed first try."""
     charging.on("/charges", reply(502), reply(409))
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "create")
+        view = await run_until_settled(running.redrive, "create")
     assert view.status is RunStatus.SUCCESS
     assert view.steps[0].attempt == 2
 
@@ -116,9 +116,9 @@ async def test_every_attempt_sends_the_same_idempotency_key(worker: WorkerFactor
     """Over a 500, a hang and a success the key and the request id stay what they were, and another run has others."""
     charging.on("/charges", reply(500), hang, reply(201, {"id": "c"}))
     async with worker(services=services(charging)) as running:
-        view = await run_to_end(running.redrive, "p")
+        view = await run_until_settled(running.redrive, "p")
         keys = {request.headers["idempotency-key"] for request in charging.received}
-        other = await run_to_end(running.redrive, "p")
+        other = await run_until_settled(running.redrive, "p")
     assert view.status is RunStatus.SUCCESS
     assert [entry.category for entry in view.steps[0].attempts] == [Category.PROVIDER_5XX, Category.TIMEOUT]
     assert keys == {f"{view.run_id}:charge:charge"}

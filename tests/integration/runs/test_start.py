@@ -10,7 +10,7 @@ from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, Ru
 from redrive.contracts import PAYLOAD_LIMIT, RESULT_LIMIT, StepStatus
 from redrive.errors import Category, TooLarge, UnknownPipeline
 from tests.conftest import Running, WorkerFactory
-from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_to_end
+from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_until_settled
 
 NO_WORKER_IS_SAID_WITHIN = 8.0
 
@@ -42,7 +42,7 @@ async def test_a_caller_without_the_code_starts_a_run_by_name(worker: WorkerFact
     """A worker tells the steps of a pipeline that the caller's process does not know."""
     add_good_pipeline(registry)
     async with worker() as running:
-        view = await run_to_end(stranger(running), "good", {"n": 1})
+        view = await run_until_settled(stranger(running), "good", {"n": 1})
         catalog = await stranger(running).catalog()
     assert view.status is RunStatus.SUCCESS
     assert [step.status for step in view.steps] == [StepStatus.SUCCESS]
@@ -147,8 +147,8 @@ async def test_a_result_over_the_limit_fails_the_step_once(worker: WorkerFactory
     Pipeline("p", produce, registry=registry)
     room = RESULT_LIMIT - len('{"data":""}')
     async with worker() as running:
-        fits = await run_to_end(running.redrive, "p", {"n": room})
-        over = await run_to_end(running.redrive, "p", {"n": room + 1})
+        fits = await run_until_settled(running.redrive, "p", {"n": room})
+        over = await run_until_settled(running.redrive, "p", {"n": room + 1})
     assert calls == [room, room + 1]
     assert (fits.status, fits.steps[0].output_size) == (RunStatus.SUCCESS, RESULT_LIMIT)
     failure = over.steps[0].failure

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, StepStatus
 from redrive.contracts import DEPTH_LIMIT, PAYLOAD_LIMIT
 from tests.conftest import Running, WorkerFactory, eventually
-from tests.integration.runs.samples import Number, add_good_pipeline, run_to_end
+from tests.integration.runs.samples import Number, add_good_pipeline, run_until_settled
 
 
 class Picky(BaseModel):
@@ -139,7 +139,7 @@ async def test_a_start_that_cannot_work_fails_the_run_with_a_sentence(
         with pytest.raises(WorkflowFailureError) as failed:
             await running.temporal.get_workflow_handle(run_id).result()
         view = await running.redrive.status(run_id)
-        good = await run_to_end(running.redrive, "good")
+        good = await run_until_settled(running.redrive, "good")
     cause = failed.value.cause
     assert isinstance(cause, ApplicationError)
     assert sentence in cause.message

@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[3]
 @contextlib.asynccontextmanager
 async def worker_process(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run worker.py as a process of its own."""
+    assert settings.database_url
     chosen = {
+        "DATABASE_URL": settings.database_url.get_secret_value(),
         "TEMPORAL_ADDRESS": str(settings.temporal_address),
         "REDRIVE_TASK_QUEUE": settings.task_queue,
         "REDRIVE_MODULES": "tests.integration.runs.sleepers",

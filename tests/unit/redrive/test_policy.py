@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redrive.errors import TERMINAL_CATEGORIES, TRANSIENT_CATEGORIES, Category
+from redrive.errors import TRANSIENT_CATEGORIES, Category
 from redrive.policy import (
     EVENT,
     MESSAGE,
@@ -24,7 +24,6 @@ from redrive.policy import (
     NoJitter,
     RatioJitter,
     RetryPolicy,
-    terminal_types,
 )
 
 SECOND = timedelta(seconds=1)
@@ -144,7 +143,6 @@ def test_policy_retries_the_transient_categories_only(category: Category) -> Non
     unknown = category is Category.UNKNOWN
     assert EVENT.retries(category) is (category in TRANSIENT_CATEGORIES or unknown)
     assert STEP.retries(category) is (category in TRANSIENT_CATEGORIES)
-    assert (category.value in terminal_types()) is (category in TERMINAL_CATEGORIES)
 
 
 @given(curves(), JITTERS)

@@ -9,7 +9,9 @@ import base64
 import contextlib
 import json
 import re
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
-from redrive.contracts import SearchAttribute
+from redrive.contracts import RunStatus, SearchAttribute
+from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, Verb
+from redrive.logs import configure_logging
 from redrive.modules import Module
 from redrive.settings import Settings
+from starter.stack.stack import Stack
 from starter.stack.temporal_server import find_temporal
 from tests.conftest import eventually
 from tests.integration.runs.samples import Number, ended, milliseconds, quick
@@ -30,7 +35,7 @@ from worker import running_worker
 
 HERE = Path(__file__).parent
 TASK_QUEUE = "histories"
-# Few enough for eight short steps to be "long".
+# Few enough for eight short steps, or some refused orders, to be "long".
 EVENTS_BEFORE_CONTINUE = 30
 MACHINE = re.compile(r"^\d+@.*")
 DIRECTORIES_OF_A_FILE = re.compile(rb"/(?:[\w.+-]+/)+(?=[\w-]+\.py)")
@@ -40,12 +45,14 @@ class Waiting(BaseModel):
     """Nothing to read."""
 
 
-def _registry() -> Registry:
+def _registry(broken: set[str]) -> Registry:
     registry = Registry()
 
     def add(name: str) -> Module[Number, Number]:
         @registry.module(name, policy=quick(base=milliseconds(10)))
         async def count(ctx: ModuleContext, given: Number) -> Number:
+            if name in broken:
+                raise Terminal(f"{name} is broken")
             return Number(n=given.n + 1)
 
         return count
@@ -56,10 +63,6 @@ def _registry() -> Registry:
             raise Transient(f"try {ctx.attempt}")
         return given
 
-    @registry.module("hopeless")
-    async def hopeless(ctx: ModuleContext, given: Number) -> Number:
-        raise Terminal("it cannot work")
-
     @registry.module("patient", policy=quick(base=milliseconds(60_000), cap=milliseconds(60_000)))
     async def patient(ctx: ModuleContext, given: Waiting) -> Number:
         raise Transient("later")
@@ -67,72 +70,252 @@ def _registry() -> Registry:
     steps = [add(f"count-{number}") for number in range(1, 9)]
     Pipeline("three", *steps[:3], registry=registry)
     Pipeline("healing", steps[0], flaky, steps[1], registry=registry)
-    Pipeline("failing", steps[0], hopeless, steps[1], registry=registry)
     Pipeline("waiting", steps[0], patient, steps[1], registry=registry)
     Pipeline("long", *steps, registry=registry)
     return registry
 
 
-async def _run(redrive: Redrive, pipeline: str) -> str:
-    started = await redrive.start(pipeline, {"n": 1}, key=f"history-of-{pipeline}")
-    await ended(redrive, started.run_id)
-    return started.run_id
+@dataclass
+class Recorder:
+    """Makes things happen on a server, and keeps what happened."""
+
+    redrive: Redrive
+    client: Client
+    broken: set[str] = field(default_factory=set)
+
+    async def start(self, pipeline: str, key: str) -> str:
+        """Start a run."""
+        return (await self.redrive.start(pipeline, {"n": 1}, key=f"history-of-{key}")).run_id
+
+    async def until(self, run_id: str, status: RunStatus) -> None:
+        """Wait until a run has a status."""
+
+        async def has() -> bool:
+            return (await self.redrive.status(run_id)).status is status
+
+        await eventually(has)
+
+    async def park(self, key: str, *broken: str, pipeline: str = "three") -> str:
+        """Start a run whose given steps are broken, and wait until it is parked."""
+        self.broken.update(broken)
+        run_id = await self.start(pipeline, key)
+        await self.until(run_id, RunStatus.DLQ_PENDING)
+        return run_id
+
+    def mend(self) -> None:
+        """Let all steps work."""
+        self.broken.clear()
+
+    async def order(self, verb: Verb, run_id: str, step: str = "count-2", **fields: object) -> Answer:
+        """Give an order, when its dead letter is there."""
+        wording = {"request_id": f"{verb}-{step}-{len(fields)}", "requested_by": "ada", "reason": "a history"}
+        order: Any = ORDERS.validate_python({"verb": verb, **wording, **fields})
+        letter = LetterId(tenant="default", run_id=run_id, step=step)
+
+        async def is_there() -> bool:
+            answer = await self.client.get_workflow_handle(letter.workflow_id).describe()
+            return answer.status is not None
+
+        await eventually(is_there)
+        return await self.redrive.dead_letters.order(letter, order)
+
+    async def keep(self, name: str, workflow_id: str) -> None:
+        """Store the histories of all parts of a workflow, first to last."""
+        parts: list[str] = []
+        description = await self.client.get_workflow_handle(workflow_id).describe()
+        execution: str | None = description.raw_description.workflow_execution_info.first_run_id
+        while execution:
+            history = await self.client.get_workflow_handle(workflow_id, run_id=execution).fetch_history()
+            parts.append(history.to_json())
+            last = history.events[-1]
+            execution = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id or None
+        for number, part in enumerate(parts, 1):
+            file = HERE / (f"{name}.json" if len(parts) == 1 else f"{name}_{number}.json")
+            file.write_text(scrubbed(part))
+            print(file.name)
+
+    async def keep_both(self, name: str, run_id: str, step: str = "count-2") -> None:
+        """Store a run that has ended, and the dead letter of its step when it is closed."""
+        await ended(self.redrive, run_id)
+        letter = self.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step=step).workflow_id)
+        await letter.result()
+        await self.keep(name, run_id)
+        await self.keep(f"letter_{name}", letter.id)
 
 
-async def _canceled(redrive: Redrive, _client: Client) -> str:
-    started = await redrive.start("waiting", {"n": 1}, key="history-of-waiting")
+async def _plain(recorder: Recorder) -> None:
+    for name, pipeline in (("three_steps", "three"), ("healed", "healing")):
+        run_id = await recorder.start(pipeline, name)
+        await ended(recorder.redrive, run_id)
+        await recorder.keep(name, run_id)
+
+
+async def _canceled(recorder: Recorder) -> None:
+    run_id = await recorder.start("waiting", "waiting")
 
     async def waits() -> bool:
-        return any(step.status is StepStatus.RETRYING for step in (await redrive.status(started.run_id)).steps)
+        return any(step.status is StepStatus.RETRYING for step in (await recorder.redrive.status(run_id)).steps)
 
     await eventually(waits)
-    await redrive.cancel(started.run_id, reason="enough")
-    await ended(redrive, started.run_id)
-    return started.run_id
+    await recorder.redrive.cancel(run_id, reason="enough")
+    await ended(recorder.redrive, run_id)
+    await recorder.keep("canceled", run_id)
 
 
-async def _by_name(redrive: Redrive, client: Client) -> str:
+async def _by_name(recorder: Recorder) -> None:
     order = {"pipeline": "three", "payload": {"n": 1}}
-    await client.start_workflow("ModuleRun", order, id="run-by-name", task_queue=TASK_QUEUE)
-    await ended(redrive, "run-by-name")
-    return "run-by-name"
+    await recorder.client.start_workflow("ModuleRun", order, id="run-by-name", task_queue=TASK_QUEUE)
+    await ended(recorder.redrive, "run-by-name")
+    await recorder.keep("started_by_name", "run-by-name")
 
 
-Scene = Callable[[Redrive, Client], Awaitable[str]]
-SCENES: dict[str, Scene] = {
-    "three_steps": lambda redrive, _: _run(redrive, "three"),
-    "healed": lambda redrive, _: _run(redrive, "healing"),
-    "failed": lambda redrive, _: _run(redrive, "failing"),
-    "canceled": _canceled,
-    "started_by_name": _by_name,
-    "continued": lambda redrive, _: _run(redrive, "long"),
-}
+async def _replayed(recorder: Recorder) -> None:
+    """Replayed while it is still broken, then with an edit and another policy when it is mended."""
+    run_id = await recorder.park("replayed", "count-2")
+    await _accepted(recorder.order(Verb.REPLAY, run_id, request_id="first"))
+
+    async def exhausted_again() -> bool:
+        view = await recorder.redrive.status(run_id)
+        return view.status is RunStatus.DLQ_PENDING and view.steps[1].cycle == 2
+
+    await eventually(exhausted_again)
+    recorder.mend()
+    changes = {"input_patch": {"n": 5}, "policy": {"max_attempts": 2}}
+
+    async def taken() -> bool:
+        # Until the letter knows of the second cycle, the first replay is under way for it.
+        return (await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), **changes)).accepted
+
+    await eventually(taken)
+    await recorder.keep_both("replayed", run_id)
+
+
+async def _step_only(recorder: Recorder) -> None:
+    run_id = await recorder.park("step-only", "count-2")
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id, mode=Mode.STEP_ONLY))
+    await recorder.until(run_id, RunStatus.PARTIAL)
+    answer = await recorder.redrive.dead_letters.go_on(run_id, requested_by="ada", reason="a history")
+    assert answer.accepted, answer
+    await recorder.keep_both("step_only_continued", run_id)
+
+
+async def _sent_back(recorder: Recorder) -> None:
+    """Sent back to the first step, which is dead now: the later letter waits, then both close."""
+    run_id = await recorder.park("sent-back", "count-3")
+    recorder.broken.add("count-1")
+    await _accepted(recorder.order(Verb.REPLAY, run_id, "count-3", from_step="count-1"))
+
+    async def blocked() -> bool:
+        view = await recorder.redrive.status(run_id)
+        return view.status is RunStatus.DLQ_PENDING and view.steps[0].status is StepStatus.DLQ
+
+    await eventually(blocked)
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id, "count-1"))
+    await recorder.keep_both("sent_back", run_id, "count-3")
+
+
+async def _resolved(recorder: Recorder) -> None:
+    """Resolved; an order to the closed letter is answered by a workflow that reads the record."""
+    run_id = await recorder.park("resolved", "count-2")
+    await _accepted(recorder.order(Verb.RESOLVE, run_id, output={"n": 7}))
+    await recorder.keep_both("resolved", run_id)
+    late = await recorder.order(Verb.REPLAY, run_id, request_id="late")
+    assert not late.accepted, late
+    letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
+    await letter.result()
+    await recorder.keep("letter_ordered_when_closed", letter.id)
+    recorder.mend()
+
+
+async def _discarded(recorder: Recorder) -> None:
+    """Orders that are refused: unreadable, with a wrong step, with an edit that does not fit. Then discarded."""
+    run_id = await recorder.park("discarded", "count-2")
+    letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
+    await letter.signal("replay", "nonsense")
+    for wrong in ({"from_step": "count-3"}, {"input_patch": {"n": "many"}}):
+        answer = await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), **wrong)
+        assert not answer.accepted, answer
+    # To the run instead of the letter: it does the same thing.
+    order = {"request_id": "to-the-run", "requested_by": "ada", "reason": "a history"}
+    await recorder.client.get_workflow_handle(run_id).signal("discard", order)
+    await recorder.keep_both("discarded", run_id)
+    recorder.mend()
+
+
+async def _canceled_when_parked(recorder: Recorder) -> None:
+    run_id = await recorder.park("canceled-when-parked", "count-2")
+    await recorder.redrive.cancel(run_id, reason="enough")
+    await recorder.keep_both("canceled_when_parked", run_id)
+    recorder.mend()
+
+
+async def _continued(recorder: Recorder) -> None:
+    run_id = await recorder.start("long", "long")
+    await ended(recorder.redrive, run_id)
+    await recorder.keep("continued", run_id)
+
+
+async def _letter_continued(recorder: Recorder) -> None:
+    """Refused so often that the letter's history is cut short, then replayed."""
+    run_id = await recorder.park("letter-continued", "count-2")
+    for _ in range(8):
+        answer = await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
+        assert not answer.accepted, answer
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await recorder.keep_both("continued_when_parked", run_id)
+
+
+_numbers = iter(range(1_000_000))
+
+
+def _fresh() -> str:
+    return f"request-{next(_numbers)}"
+
+
+async def _accepted(asked: Awaitable[Answer]) -> None:
+    answer = await asked
+    assert answer.accepted, answer
+
+
+Scene = Callable[[Recorder], Awaitable[None]]
+SCENES: list[Scene] = [
+    _plain,
+    _canceled,
+    _by_name,
+    _replayed,
+    _step_only,
+    _sent_back,
+    _resolved,
+    _discarded,
+    _canceled_when_parked,
+]
+LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 
 
 @contextlib.asynccontextmanager
-async def _server() -> AsyncIterator[Client]:
-    suggestion = f"limit.historyCount.suggestContinueAsNew={EVENTS_BEFORE_CONTINUE}"
+async def _recording(*words: str) -> AsyncIterator[Recorder]:
+    """A fresh server and database, with a worker."""
     environment = await WorkflowEnvironment.start_local(
         data_converter=pydantic_data_converter,
         dev_server_existing_path=str(find_temporal()),
-        dev_server_extra_args=["--dynamic-config-value", suggestion],
+        dev_server_extra_args=list(words),
         search_attributes=[SearchAttributeKey.for_keyword(name) for name in SearchAttribute],
     )
+    broken: set[str] = set()
+    registry = _registry(broken)
     async with environment:
-        yield environment.client
-
-
-async def _histories(client: Client, run_id: str) -> list[str]:
-    """Return the histories of all parts of a run, first to last."""
-    parts: list[str] = []
-    description = await client.get_workflow_handle(run_id).describe()
-    execution: str | None = description.raw_description.workflow_execution_info.first_run_id
-    while execution:
-        history = await client.get_workflow_handle(run_id, run_id=execution).fetch_history()
-        parts.append(history.to_json())
-        last = history.events[-1]
-        execution = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id or None
-    return parts
+        client = environment.client
+        settings = Settings(temporal_address=client.service_client.config.target_host, task_queue=TASK_QUEUE)
+        with tempfile.TemporaryDirectory() as directory:
+            # PostgreSQL does not run as root: its account has to get through here.
+            Path(directory).chmod(0o711)
+            async with Stack(settings, state_dir=Path(directory) / "state", workers=0) as stack:
+                complete = settings.model_copy(update={"database_url": stack.info.database_url})
+                async with running_worker(complete, registry):
+                    yield Recorder(Redrive(client, task_queue=TASK_QUEUE, registry=registry), client, broken)
 
 
 def scrubbed(text: str) -> str:
@@ -162,17 +345,14 @@ def _scrubbed_member(name: str, value: Any) -> Any:
 
 async def main() -> None:
     """Write all histories."""
-    async with _server() as client:
-        settings = Settings(temporal_address=client.service_client.config.target_host, task_queue=TASK_QUEUE)
-        registry = _registry()
-        async with running_worker(settings, registry):
-            redrive = Redrive(client, task_queue=TASK_QUEUE, registry=registry)
-            for name, scene in SCENES.items():
-                parts = await _histories(client, await scene(redrive, client))
-                for number, part in enumerate(parts, 1):
-                    file = HERE / (f"{name}.json" if len(parts) == 1 else f"{name}_{number}.json")
-                    file.write_text(scrubbed(part))
-                    print(file.name)
+    configure_logging("error")
+    async with _recording() as recorder:
+        for scene in SCENES:
+            await scene(recorder)
+    suggestion = f"limit.historyCount.suggestContinueAsNew={EVENTS_BEFORE_CONTINUE}"
+    async with _recording("--dynamic-config-value", suggestion) as recorder:
+        for scene in LONG_SCENES:
+            await scene(recorder)
 
 
 if __name__ == "__main__":

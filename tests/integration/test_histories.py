@@ -1,9 +1,9 @@
-"""Today's workflow code replays the histories of runs that yesterday's code made."""
+"""Today's workflow code replays the histories of runs and dead letters that yesterday's code made."""
 
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,32 @@ from redrive.contracts import Workflow
 from worker import WORKFLOWS, workflow_runner
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
-SCENES = {"three_steps", "healed", "failed", "canceled", "started_by_name", "continued_1", "continued_2"}
+RUNS = {
+    "three_steps",
+    "healed",
+    "canceled",
+    "started_by_name",
+    "continued_1",
+    "continued_2",
+    "replayed",
+    "step_only_continued",
+    "sent_back",
+    "resolved",
+    "discarded",
+    "canceled_when_parked",
+    "continued_when_parked_1",
+}
+LETTERS = {
+    "letter_replayed",
+    "letter_step_only_continued",
+    "letter_sent_back",
+    "letter_resolved",
+    "letter_ordered_when_closed",
+    "letter_discarded",
+    "letter_canceled_when_parked",
+    "letter_continued_when_parked_1",
+    "letter_continued_when_parked_2",
+}
 
 
 @workflow.defn(name=Workflow.MODULE_RUN, sandboxed=False)
@@ -32,14 +57,31 @@ class ChangedRun:
         await workflow.sleep(timedelta(seconds=1))
 
 
+@workflow.defn(name=Workflow.DEAD_LETTER, sandboxed=False)
+class ChangedLetter:
+    """A dead letter that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+    @workflow.signal(dynamic=True)
+    def take(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take whatever is in the history."""
+
+    @workflow.update(dynamic=True)
+    async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take whatever is in the history."""
+
+
 def history(file: Path) -> WorkflowHistory:
     """Read a stored history."""
     return WorkflowHistory.from_json(file.stem, file.read_text())
 
 
-def test_there_is_a_history_of_every_kind_of_run() -> None:
-    """None of the stored histories is lost unnoticed."""
-    assert {file.stem for file in HISTORIES} >= SCENES
+def test_there_is_a_history_of_every_kind() -> None:
+    """None of the stored histories of runs and dead letters is lost unnoticed."""
+    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
@@ -52,7 +94,7 @@ async def test_a_stored_history_replays(file: Path) -> None:
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
-    replayer = Replayer(workflows=[ChangedRun], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[ChangedRun, ChangedLetter], data_converter=pydantic_data_converter)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(history(file))
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 
 from pydantic import SecretStr
-from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -17,27 +17,31 @@ from redrive.loading import load_modules
 from redrive.logs import configure_logging
 from redrive.settings import ServiceSettings, Settings, read_settings
 from starter.commands.up import print_addresses
+from starter.demo.rescue import rescue
 from starter.demo.shop import Shop, serve_shop
-from starter.demo.story import SCENES, as_told
+from starter.demo.story import SCENES, as_told, at_rest, healed, replayed
 from starter.signals import until_signalled
 from starter.stack.stack import Stack
 from starter.stack.state import StackInfo, find_running
 from starter.terminal import console
 from starter.views import attempts_text, last_error, status_text
+from store.database import Database
 from worker import running_worker
 
 TASK_QUEUE = "redrive-demo"
-PATIENCE = 45.0
+TENANT = "demo"
+PATIENCE = 25.0
 INTERVAL = 0.2
 INTERRUPTED = 130
 NARROW = 120
 
 
 async def demo(*, keep: bool = False) -> int:
-    """Watch real runs on a real Temporal server: some succeed, some heal after retries, one fails for good.
+    """Watch real runs on a real Temporal server: some succeed, some heal after retries, one is replayed.
 
     Starts the embedded stack unless `redrive up` runs already, and a small shop that answers with 503s, a 429,
-    a hang and a 400. Takes about ten seconds; state is kept in `.redrive/`.
+    a hang and a 400. No retry heals the 400: the run is parked, its dead letter is shown, its input is mended and it
+    is replayed to success. Takes about ten seconds; state is kept in `.redrive/`.
 
     **Examples**
 
@@ -52,6 +56,8 @@ async def demo(*, keep: bool = False) -> int:
     """
     # The table tells the story; each failed attempt as a log line beside it would hide it.
     configure_logging("error", "auto")
+    # The dead letter is part of the story: that it raises an alert is not an error of the demo.
+    logging.getLogger("activities.alerts").setLevel(logging.CRITICAL)
     told = False
     async with until_signalled(), _stack(read_settings()) as (info, stack):
         views = await _play(info)
@@ -89,14 +95,21 @@ async def _play(info: StackInfo) -> list[RunView]:
             task_queue=TASK_QUEUE,
             services={"shop": ServiceSettings(base_url=address)},
         )
-        async with running_worker(settings):
+        async with running_worker(settings), Database(info.database_url.get_secret_value()) as database:
             redrive = await Redrive.connect(settings)
-            started = [await redrive.start(scene.pipeline, scene.payload, tenant="demo") for scene in SCENES]
-            return await _watch(redrive, [run.run_id for run in started])
+            started = [await redrive.start(scene.pipeline, scene.payload, tenant=TENANT) for scene in SCENES]
+            run_ids = [run.run_id for run in started]
+            views = await _watch(redrive, run_ids, until=at_rest)
+            console.print(_table(views))
+            console.print()
+            for scene, view in zip(SCENES, views, strict=True):
+                if view.status is RunStatus.DLQ_PENDING:
+                    await rescue(redrive, database, scene, view)
+            return await _watch(redrive, run_ids, until=lambda view: view.status.closed)
 
 
-async def _watch(redrive: Redrive, run_ids: list[str]) -> list[RunView]:
-    """Show the runs live until all have ended."""
+async def _watch(redrive: Redrive, run_ids: list[str], *, until: Callable[[RunView], bool]) -> list[RunView]:
+    """Show the runs live until it is true of all."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -104,7 +117,7 @@ async def _watch(redrive: Redrive, run_ids: list[str]) -> list[RunView]:
             views = list(await asyncio.gather(*(redrive.status(run_id) for run_id in run_ids)))
             if console.is_terminal:
                 live.update(_table(views), refresh=True)
-            if all(view.status.closed for view in views) or loop.time() > give_up:
+            if all(until(view) for view in views) or loop.time() > give_up:
                 return views
             await asyncio.sleep(INTERVAL)
 
@@ -116,7 +129,7 @@ def _table(views: list[RunView]) -> Table:
         table.add_column("last error", no_wrap=True)
     for scene, view in zip(SCENES, views, strict=True):
         steps = Text(" ").join(Text(step.name, style=_style(step.status)) for step in view.steps)
-        busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts]
+        busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts or step.cycle > 1]
         attempts = ", ".join(f"{step.name} {attempts_text(step)}" for step in busy)
         error = [last_error(busy[-1]) if busy else Text("")] if roomy else []
         table.add_row(scene.title, scene.about, status_text(view.status), steps, attempts, *error)
@@ -128,18 +141,20 @@ def _style(status: StepStatus) -> str:
         StepStatus.SUCCESS: "green",
         StepStatus.RUNNING: "cyan",
         StepStatus.RETRYING: "yellow",
+        StepStatus.DLQ: "bold red",
         StepStatus.FAILED: "red",
     }.get(status, "dim")
 
 
 def _summarise(info: StackInfo, views: list[RunView], *, stays: bool) -> None:
     succeeded = [view for view in views if view.status is RunStatus.SUCCESS]
-    healed = [view for view in succeeded if any(step.attempt > 1 for step in view.steps)]
-    failed = [view for view in views if view.status is RunStatus.FAILED]
+    after_retries, after_replay = (sum(map(kind, views)) for kind in (healed, replayed))
     console.print(_table(views))
     console.print()
-    console.print(f"{len(views)} runs: {len(succeeded)} succeeded ({len(healed)} after retries), {len(failed)} failed.")
-    console.print(Group(*(Text(f"  {view.run_id}: {view.error}", style="red") for view in failed)), soft_wrap=True)
+    console.print(
+        f"{len(views)} runs: {len(succeeded)} succeeded, {after_retries} after retries, "
+        f"{after_replay} after a replay. None was lost."
+    )
     if info.web_ui:
         console.print("In the Temporal Web UI:" if stays else "In the Temporal Web UI, while `redrive up` runs here:")
         for scene, view in zip(SCENES, views, strict=True):

@@ -6,9 +6,9 @@
 | kettle | the charge answers 503 twice, then works                 |
 | violin | the charge answers 429 with `Retry-After: 1`, then works |
 | piano  | the shipment hangs once, then works                      |
-| ghost  | the reservation answers 400: nothing heals that          |
+| ghost  | the reservation answers 400: no retry heals that         |
 
-It remembers answers by `idempotency-key`, so a repeated call is not done twice.
+It remembers answers by `idempotency-key`, so a repeated call is not done twice, and what a run has reserved.
 """
 
 import asyncio
@@ -46,10 +46,12 @@ class Shop:
         """Answer one request."""
         self.calls[path] += 1
         self._tries[key] += 1
-        item = self._items.setdefault(key.partition(":")[0], str(body.get("item", "")))
+        run = key.partition(":")[0]
+        if path == "/reserve":
+            self._items[run] = str(body.get("item", ""))
         if key in self._done:
             return self._done[key]
-        trouble = _trouble(path, item, self._tries[key])
+        trouble = _trouble(path, self._items.get(run, ""), self._tries[key])
         if trouble:
             return trouble
         self._done[key] = Answer(200, _result(path, key))

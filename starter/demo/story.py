@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from redrive.contracts import RunStatus, RunView
+from redrive.contracts import RunStatus, RunView, StepStatus
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class Scene:
     pipeline: str
     payload: dict[str, object]
     about: str
-    ends: RunStatus = RunStatus.SUCCESS
+    edit: dict[str, object] | None = None
 
     @property
     def title(self) -> str:
@@ -26,10 +26,29 @@ SCENES = (
     Scene("order", {"item": "kettle", "quantity": 2}, "two 503s, then it heals"),
     Scene("order", {"item": "violin", "quantity": 1}, "a 429: waits as long as the service asks"),
     Scene("order", {"item": "piano", "quantity": 1}, "a hang: cut off at the deadline, tried again"),
-    Scene("order", {"item": "ghost", "quantity": 1}, "a 400: tried once, fails for good", RunStatus.FAILED),
+    Scene("order", {"item": "ghost", "quantity": 1}, "a 400: parked, mended, replayed", edit={"item": "lamp"}),
 )
 
 
+def at_rest(view: RunView) -> bool:
+    """Tell whether a run has ended, or waits for an operator."""
+    return view.status.closed or view.status is RunStatus.DLQ_PENDING
+
+
+def replayed(view: RunView) -> bool:
+    """Tell whether a run succeeded after one of its steps was a dead letter."""
+    return view.status is RunStatus.SUCCESS and any(step.cycle > 1 for step in view.steps)
+
+
+def healed(view: RunView) -> bool:
+    """Tell whether a run succeeded after retries alone."""
+    tried_again = any(step.attempt > 1 and step.status is StepStatus.SUCCESS for step in view.steps)
+    return view.status is RunStatus.SUCCESS and tried_again and not replayed(view)
+
+
 def as_told(views: list[RunView]) -> bool:
-    """Tell whether every run ended as its scene says."""
-    return all(view.status is scene.ends for scene, view in zip(SCENES, views, strict=True))
+    """Tell whether every run succeeded, and those that an edit was to mend by their replay."""
+    return all(
+        view.status is RunStatus.SUCCESS and replayed(view) is (scene.edit is not None)
+        for scene, view in zip(SCENES, views, strict=True)
+    )

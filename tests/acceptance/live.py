@@ -29,8 +29,12 @@ _OURS = ("REDRIVE_", "TEMPORAL_", "DATABASE_URL")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return this process's environment without a word about servers, and with the changes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)} | changes
+    """Return this process's environment without a word about servers, and with the changes.
+
+    The code that runs is that of this checkout, wherever the environment was set up.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return inherited | {"PYTHONPATH": str(ROOT)} | changes
 
 
 @contextlib.contextmanager
@@ -150,13 +154,14 @@ class Up:
 
 
 class Sink:
-    """A service that counts what reaches it by idempotency key. `refusing` makes it answer 503."""
+    """A service that counts what reaches it by idempotency key. `refusing` makes it refuse."""
 
-    def __init__(self, delay: float = 0.15) -> None:
+    def __init__(self, delay: float = 0.15, refusal: str = "503 Service Unavailable") -> None:
         self.keys: dict[str, list[str]] = defaultdict(list)
         self.refusing = False
         self.address = ""
         self._delay = delay
+        self._refusal = refusal
 
     @property
     def arrivals(self) -> int:
@@ -183,7 +188,7 @@ class Sink:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         await reader.readexactly(int(headers.get("content-length", 0)))
-        status = "503 Service Unavailable"
+        status = self._refusal
         if not self.refusing:
             status = "200 OK"
             self.keys[request.split(" ")[1]].append(headers["idempotency-key"])

@@ -16,7 +16,7 @@ from starter.demo.story import SCENES
 from starter.stack.state import find_running
 from tests.acceptance.live import COMMAND, environment, until, working_directory
 
-SUMMARY = "6 runs: 5 succeeded (3 after retries), 1 failed."
+SUMMARY = "6 runs: 6 succeeded, 3 after retries, 1 after a replay. None was lost."
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,8 @@ def test_demo_without_a_terminal_tells_the_story(directory: Path) -> None:
     assert SUMMARY in said.stdout
     assert said.stdout.count("/namespaces/default/workflows/run-") == len(SCENES)
     assert "there is no item called 'ghost'" in said.stdout
+    assert 'input  {"item":"ghost","quantity":1}' in said.stdout
+    assert "the run goes on" in said.stdout
     assert "\x1b[" not in said.stdout
     assert find_running(directory / ".redrive") is None
 

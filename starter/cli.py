@@ -9,7 +9,8 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
 from redrive.logs import configure_logging
-from starter.commands import catalog, database, demo, runs, up, worker
+from starter.commands import audit, catalog, database, dead_letters, demo, events, orders, reconcile, runs, up, worker
+from starter.errors import RunParked, WrongUsage
 from starter.terminal import errors
 
 HELP = """Module runs on Temporal that are never lost.
@@ -18,9 +19,10 @@ Start here: `redrive demo` shows the whole thing in under a minute. Then `redriv
 
 `redrive run start hello --payload '{"name": "Ada"}' --wait`
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waited for FAILED, 4 it was CANCELED.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waited for FAILED, 4 it was CANCELED,
+5 it is parked: a step of it is a dead letter.
 """
-EXIT_CODES: dict[type[RedriveError], int] = {runs.WrongUsage: 2, RunFailed: 3, RunCanceled: 4}
+EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCanceled: 4, RunParked: 5}
 INTERRUPTED = 130
 
 app = App(
@@ -35,9 +37,17 @@ app = App(
 app.command(demo.demo)
 app.command(up.up)
 app.command(runs.app)
+app.command(dead_letters.app)
+dead_letters.app.command(orders.replay)
+dead_letters.app.command(orders.resolve)
+dead_letters.app.command(orders.discard, name=["discard", "ignore"])
+dead_letters.app.command(orders.restart)
 app.command(catalog.modules)
 app.command(worker.worker)
 app.command(database.migrate)
+app.command(audit.app)
+app.command(reconcile.reconcile)
+app.command(events.app)
 
 
 def main() -> NoReturn:
@@ -82,3 +92,7 @@ def _usage(error: CycloptsError) -> str:
 def _refuse(sentence: str, code: int) -> int:
     errors.print(f"redrive: {sentence}", markup=False)
     return code
+
+
+if __name__ == "__main__":
+    main()

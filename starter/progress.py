@@ -1,11 +1,12 @@
-"""Follow a run in the terminal until it has ended."""
+"""Follow a run in the terminal until it has ended, or waits for somebody."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from rich.live import Live
 
 from redrive import Redrive
-from redrive.contracts import RunView, StepState
+from redrive.contracts import RunStatus, RunView, StepState
 from redrive.errors import Unavailable
 from starter.terminal import console
 from starter.views import attempts_text, last_error, run_table
@@ -13,15 +14,23 @@ from starter.views import attempts_text, last_error, run_table
 INTERVAL = 0.25
 # A server that restarts is back before this; a wait should outlast it as the run does.
 OUTAGE_PATIENCE = 60.0
+_WAITS_FOR_SOMEBODY = frozenset({RunStatus.DLQ_PENDING, RunStatus.PARTIAL})
 
 
-async def follow(redrive: Redrive, run_id: str, *, quiet: bool = False) -> RunView:
-    """Show a run's progress and return its last view."""
+async def follow(
+    redrive: Redrive, run_id: str, *, quiet: bool = False, begun: Callable[[], Awaitable[bool]] | None = None
+) -> RunView:
+    """Show a run's progress and return its last view.
+
+    A run that was just ordered to go on is parked still: `begun` tells whether it has taken the order.
+    """
     said: dict[str, str] = {}
     if not quiet and not console.is_terminal:
         console.print(f"{run_id} started", markup=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
+            # In this order: what is seen of the run is not older than the answer.
+            has_begun = begun is None or await begun()
             view = await _status(redrive, run_id)
             if quiet:
                 pass
@@ -29,7 +38,7 @@ async def follow(redrive: Redrive, run_id: str, *, quiet: bool = False) -> RunVi
                 live.update(run_table(view), refresh=True)
             else:
                 _print_changes(view, said)
-            if view.status.closed:
+            if has_begun and (view.status.closed or view.status in _WAITS_FOR_SOMEBODY):
                 return view
             await asyncio.sleep(INTERVAL)
 

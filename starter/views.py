@@ -35,7 +35,7 @@ def runs_table(rows: Sequence[RunSummary]) -> Table:
     table = Table("run", "pipeline", "tenant", "status", "failed step", "started", box=None, header_style="bold")
     for row in rows:
         failed = f"{row.failed_step} ({row.category})" if row.failed_step else ""
-        table.add_row(row.run_id, row.pipeline, row.tenant, status_text(row.status), failed, _time(row.started_at))
+        table.add_row(row.run_id, row.pipeline, row.tenant, status_text(row.status), failed, moment(row.started_at))
     return table
 
 
@@ -107,5 +107,6 @@ def _size(step: StepState) -> str:
     return f"{step.output_size} B" if step.output_size is not None else ""
 
 
-def _time(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def moment(at: datetime) -> str:
+    """Return a moment in local time."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

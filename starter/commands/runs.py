@@ -1,6 +1,5 @@
-"""`redrive run …`: start runs, look at them, cancel them."""
+"""`redrive run …`: start runs, look at them, cancel them, let them go on."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,23 +8,19 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from redrive import Redrive
-from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun
+from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
-from redrive.errors import InvalidInput, RunCanceled, RunFailed
-from starter.progress import follow
-from starter.terminal import Json, console, errors
+from redrive.errors import InvalidInput
+from starter.errors import WrongUsage
+from starter.orders import By, Reason, RequestId, asked_by, finish
+from starter.terminal import Json, Yes, confirm, console, errors
 from starter.views import print_json, run_json, run_table, runs_table
+from starter.waiting import run_output, wait_for_run
 
 STDIN = "-"
 
 
-class WrongUsage(InvalidInput):
-    """The words of the command contradict each other."""
-
-    code = "wrong_usage"
-
-
-app = App(name="run", help="Start runs, look at them, cancel them.")
+app = App(name="run", help="Start runs, look at them, cancel them, let them go on.")
 
 
 @app.command
@@ -72,8 +67,8 @@ async def start(
     user
         The user on whose behalf the run works; sent to services in a header.
     wait
-        Show progress until the run has ended, then its result. The exit code tells the outcome: 0, 3 (FAILED) or
-        4 (CANCELED). Ctrl-C ends the waiting, not the run.
+        Show progress until the run has ended, then its result. The exit code tells the outcome: 0, 3 (FAILED),
+        4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C ends the waiting, not the run.
     """
     document = parse_payload(_payload_text(source, payload, file))
     redrive = await Redrive.connect()
@@ -81,7 +76,7 @@ async def start(
         pipeline, document, tenant=tenant, key=key, correlation_id=correlation_id, user_id=user
     )
     if wait:
-        await _wait(redrive, started.run_id, json=json)
+        await wait_for_run(redrive, started.run_id, json=json)
     elif json:
         print_json(started)
     else:
@@ -112,28 +107,6 @@ def _print_started(started: StartedRun) -> None:
         errors.print(f"this key has a run already: it is {started.status.value}, nothing new was started")
 
 
-async def _wait(redrive: Redrive, run_id: str, *, json: bool) -> None:
-    """Wait for a run, show how it ended, and raise when it did not end well."""
-    try:
-        view = await follow(redrive, run_id, quiet=json)
-    except asyncio.CancelledError:
-        errors.print(f"no longer waiting; run {run_id} goes on: see `redrive run status {run_id}`", markup=False)
-        raise
-    output = await _output(redrive, run_id, view.status)
-    if json:
-        print_json(run_json(view, output))
-    else:
-        console.print(run_table(view, output))
-    if view.status is RunStatus.FAILED:
-        raise RunFailed(f"run {run_id} FAILED" + (f": {view.error}" if json else ""))
-    if view.status is RunStatus.CANCELED:
-        raise RunCanceled(f"run {run_id} was CANCELED")
-
-
-async def _output(redrive: Redrive, run_id: str, status: RunStatus) -> object:
-    return (await redrive.result(run_id)).output if status is RunStatus.SUCCESS else None
-
-
 @app.command
 async def status(run_id: str, /, *, json: Json = False) -> None:
     """Show where a run is: its steps, attempts, the next retry, errors, and the result once there is one.
@@ -151,7 +124,7 @@ async def status(run_id: str, /, *, json: Json = False) -> None:
     """
     redrive = await Redrive.connect()
     view = await redrive.status(run_id)
-    output = await _output(redrive, run_id, view.status)
+    output = await run_output(redrive, run_id, view.status)
     if json:
         print_json(run_json(view, output))
     else:
@@ -217,3 +190,34 @@ async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
         print_json({"run_id": run_id, "requested": "cancel"})
     else:
         console.print(f"asked {run_id} to stop; `redrive run status {run_id}` shows when it has", soft_wrap=True)
+
+
+@app.command(name="continue")
+async def go_on(
+    run_id: str,
+    /,
+    *,
+    reason: Reason,
+    by: By = None,
+    request_id: RequestId = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Let a PARTIAL run, which a `--step-only` replay has left waiting, go on with its later steps.
+
+    **Example**
+
+    `redrive run continue run-01a1e2177540731697934191006e66dd --reason "the first charge went well"`
+
+    Parameters
+    ----------
+    run_id
+        The run's id.
+    """
+    redrive = await Redrive.connect()
+    view = await redrive.status(run_id)
+    if view.status is RunStatus.PARTIAL:
+        left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)
+        confirm(f"Let run {run_id} go on with {left}?", yes=yes)
+    answer = await redrive.dead_letters.go_on(run_id, requested_by=asked_by(by), reason=reason, request_id=request_id)
+    finish(answer, json=json)

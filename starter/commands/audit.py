@@ -1,0 +1,106 @@
+"""`redrive audit …`: what was done to dead letters, by whom and why, and the proof that nobody changed it."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.table import Table
+
+from redrive.settings import read_settings
+from starter.errors import AuditBroken
+from starter.letter_views import audit_facts
+from starter.records import find_letter, letter_id, open_records
+from starter.terminal import Json, console, errors, plain
+from starter.views import print_json
+from store import audit
+from store.audit import Proof
+from store.audit_lists import AuditLine, list_audit
+from store.paging import LARGEST_PAGE
+
+app = App(name="audit", help="The audit log: read it, prove that nobody changed it.")
+
+
+@app.command
+async def verify(*, tenant: str | None = None, json: Json = False) -> None:
+    """Recompute the audit log's chain of hashes. The exit code is 0 when it is whole, 1 when it was changed.
+
+    Note the head elsewhere now and then: it proves later that nobody rewrote the whole chain.
+
+    **Example**
+
+    `redrive audit verify --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only the log of this tenant.
+    """
+    async with open_records(read_settings()) as pool:
+        proofs = await audit.verify(pool, tenant)
+    if tenant is not None:
+        proofs = [proof for proof in proofs if proof.tenant == tenant]
+    broken = [proof for proof in proofs if not proof.is_whole]
+    if json:
+        print_json({"whole": not broken, "tenants": proofs})
+    elif proofs:
+        console.print(_proofs_table(proofs))
+    else:
+        errors.print("no entries" + (f" of tenant {tenant!r}" if tenant else ""), markup=False)
+    if broken:
+        first = broken[0]
+        raise AuditBroken(
+            f"the audit log of tenant {first.tenant!r} was changed: row {first.first_broken} is the first that is "
+            "missing or does not fit the one before it"
+        )
+
+
+def _proofs_table(proofs: list[Proof]) -> Table:
+    table = Table("tenant", "entries", "verdict", "head", box=None, header_style="bold")
+    for proof in proofs:
+        verdict = "whole" if proof.is_whole else f"BROKEN at row {proof.first_broken}"
+        table.add_row(proof.tenant, str(proof.entries), verdict, proof.head)
+    return table
+
+
+@app.command(name="list")
+async def list_entries(
+    *,
+    letter: str | None = None,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    json: Json = False,
+) -> None:
+    """List what was done to dead letters, the newest first.
+
+    **Example**
+
+    `redrive audit list --letter run-01a1e2177540731697934191006e66dd/charge`
+
+    Parameters
+    ----------
+    letter
+        Only what was done to this dead letter: its id, or its run and step as `run-…/step`.
+    tenant
+        Only what was done in this tenant.
+    limit
+        How many at the most.
+    """
+    async with open_records(read_settings()) as pool:
+        lines = await list_audit(pool, tenant, letter and letter_id(letter), limit)
+        if letter is not None and not lines:
+            # Names an id that nobody has; a letter without a line in this tenant is an empty list.
+            await find_letter(pool, letter)
+    if json:
+        print_json(lines)
+    elif lines:
+        console.print(_lines_table(lines))
+    else:
+        errors.print("no entries")
+
+
+def _lines_table(lines: list[AuditLine]) -> Table:
+    headers = ("tenant", "no.", "at", "action", "by", "reason", "request id", "dead letter")
+    table = Table(*headers, box=None, header_style="bold")
+    for line in lines:
+        table.add_row(line.tenant, str(line.number), *audit_facts(line), plain(line.dead_letter or ""))
+    return table

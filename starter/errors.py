@@ -1,0 +1,45 @@
+"""The refusals of the command line, beside those of the SDK."""
+
+from redrive.errors import InvalidInput, RedriveError
+
+
+class WrongUsage(InvalidInput):
+    """The words of the command contradict each other, or one is missing."""
+
+    code = "wrong_usage"
+
+
+class LetterNotFound(RedriveError):
+    """No dead letter has that id."""
+
+    code = "dead_letter_not_found"
+
+
+class NotConfirmed(RedriveError):
+    """Nobody said yes; nothing was changed."""
+
+    code = "not_confirmed"
+
+
+class OrderRefused(RedriveError):
+    """An order was refused; nothing was changed."""
+
+    code = "order_refused"
+
+
+class RunParked(RedriveError):
+    """The run that was waited for is parked: a step of it is a dead letter."""
+
+    code = "run_parked"
+
+
+class AuditBroken(RedriveError):
+    """The audit log was changed after it was written."""
+
+    code = "audit_broken"
+
+
+class StoresDisagree(RedriveError):
+    """Temporal and Postgres tell different stories."""
+
+    code = "stores_disagree"

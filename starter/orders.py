@@ -1,0 +1,52 @@
+"""What all orders have in common: who gives them and why, and how the answer is shown."""
+
+import getpass
+import os
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+from pydantic import ValidationError
+
+from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput
+from redrive.keys import new_request_id
+from starter.errors import OrderRefused
+from starter.terminal import console
+from starter.views import print_json
+
+Letter = Annotated[str, Parameter(name="id", help="The dead letter's id, or its run and step as `run-…/step`.")]
+Reason = Annotated[str, Parameter(help="Why; kept in the audit log.")]
+By = Annotated[str | None, Parameter(help="Who gives the order; without it, the name of your account.")]
+RequestId = Annotated[
+    str | None, Parameter(help="The same id again is the same order: it is carried out once and answered alike.")
+]
+OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
+
+
+def asked_by(by: str | None) -> str:
+    """Return who gives an order."""
+    if by is not None:
+        return by
+    try:
+        return os.environ.get("USER") or getpass.getuser()
+    except (KeyError, OSError):
+        raise InvalidInput("--by: say who gives the order, this account has no name") from None
+
+
+def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> OrderType:
+    """Make an order, or say which field is wrong."""
+    try:
+        return kind(request_id=request_id or new_request_id(), requested_by=asked_by(by), reason=reason, **fields)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from error
+
+
+def finish(answer: Answer, *, json: bool) -> None:
+    """Show the answer to an order, and raise when it was refused."""
+    if json:
+        print_json(answer)
+    if not answer.accepted:
+        raise OrderRefused(f"refused: {answer.message}")
+    if not json:
+        console.print(answer.message, markup=False, soft_wrap=True)

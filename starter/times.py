@@ -1,0 +1,60 @@
+"""Moments and durations as one types them: `2h`, `1d12h`, `2026-05-01T10:00`. Pure."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from redrive.errors import InvalidInput
+
+_UNITS: Final = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_PART: Final = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
+_DURATION: Final = re.compile(rf"(?:{_PART})+", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_duration(option: str, text: str) -> timedelta:
+    """Read `500ms`, `30s`, `1h30m`, `3d`."""
+    if not _DURATION.fullmatch(text):
+        raise InvalidInput(f"{option} {text!r}: not a duration; write 500ms, 30s, 5m, 2h or 3d")
+    try:
+        return sum((float(count) * _UNITS[unit] for count, unit in re.findall(_PART, text)), timedelta())
+    except OverflowError:
+        raise InvalidInput(f"{option} {text!r}: too long") from None
+
+
+def parse_moment(option: str, text: str | None, now: datetime) -> datetime | None:
+    """Read a moment: so long ago, or ISO 8601, in local time when it names no zone."""
+    if text is None:
+        return None
+    try:
+        if _DURATION.fullmatch(text):
+            return now - parse_duration(option, text)
+        # Without a zone it is the operator's own.
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{option} {text!r}: not a time; write 2h or 3d for so long ago, or 2026-05-01T10:00 (ISO 8601)"
+        ) from None
+
+
+def page_cursor(cursor: str, now: datetime) -> str:
+    """Add to a list's cursor the moment that `2h` ago was counted from: the next page belongs to the same list."""
+    return f"{(now - _EPOCH) // timedelta(microseconds=1)}:{cursor}"
+
+
+def read_page_cursor(cursor: str | None, now: datetime) -> tuple[str | None, datetime]:
+    """Return the list's own cursor and the moment that times are counted from; without a cursor that is now."""
+    if cursor is None:
+        return None, now
+    microseconds, _, inner = cursor.partition(":")
+    try:
+        return inner, _EPOCH + timedelta(microseconds=int(microseconds))
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"--cursor {cursor[:40]!r}: not one that a list gave: start again without one") from None

@@ -49,7 +49,7 @@ def letter_details(state: LetterState) -> str:
 
 def _how_to_replay() -> list[str]:
     return [
-        "To run the step again, send the signal `replay` with:",
+        "To run the step again, send the signal `replay` (More Actions, Send a Signal, Custom) with:",
         "",
         "```json",
         '{"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}',

@@ -1,0 +1,89 @@
+"""Operators can work from the Temporal Web UI alone: what failed, and how to replay it, stands there."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, async_playwright, expect
+
+from redrive import Registry, RunStatus
+from redrive.dead_letters import LetterStatus
+from starter.stack.state import StackInfo
+from tests.conftest import Running, WorkerFactory
+from tests.integration.dead_letters.lab import Case, register, wording
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+
+
+@pytest.fixture
+async def browser_page() -> AsyncIterator[Page]:
+    """A page of Chromium. Without Chromium: a failure in CI, a skip elsewhere."""
+    if not (Path(CHROMIUM).exists() or shutil.which(CHROMIUM)):
+        reason = f"there is no {CHROMIUM}: install Chromium, or set CHROMIUM to where it is"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = await browser.new_page(viewport={"width": 1600, "height": 1200})
+        yield page
+        await browser.close()
+
+
+def case_of(running: Running) -> Case:
+    url = running.settings.database_url
+    assert url
+    return Case(running.redrive, running.temporal, url.get_secret_value(), running.settings.task_queue)
+
+
+async def open_details(page: Page, stack: StackInfo, workflow_id: str) -> None:
+    """Open a workflow's page and the tab with its current details."""
+    await page.goto(f"{stack.web_ui}/namespaces/{stack.namespace}/workflows/{workflow_id}")
+    await page.get_by_text("User Metadata").first.click(timeout=20_000)
+
+
+async def test_web_ui_tells_what_failed_and_how_to_replay(
+    worker: WorkerFactory, registry: Registry, stack: StackInfo, browser_page: Page
+) -> None:
+    """On the page of the parked run and on that of its dead letter."""
+    register(registry)
+    async with worker() as running:
+        case = case_of(running)
+        case.service.error = "the ledger says <b>no</b> & [stop](http://evil.example)"
+        await case.park("second")
+        for workflow_id in (case.run_id, case.letter("second").workflow_id):
+            await open_details(browser_page, stack, workflow_id)
+            body = browser_page.frame_locator("iframe").last.locator("body")
+            await expect(body).to_contain_text("second", timeout=20_000)
+            await expect(body).to_contain_text("validation")
+            await expect(body).to_contain_text("the ledger says <b>no</b> & [stop](http://evil.example)")
+            await expect(body).to_contain_text("send the signal replay")
+            await expect(body).to_contain_text('"request_id": "any-new-id"')
+            assert await browser_page.locator("a[href*='evil.example']").count() == 0
+        await case.works_still()
+
+
+async def test_web_ui_sends_the_signal_that_replays(
+    worker: WorkerFactory, registry: Registry, stack: StackInfo, browser_page: Page
+) -> None:
+    """From the page of the dead letter, with the form that Temporal has for signals."""
+    register(registry)
+    async with worker() as running:
+        case = await case_of(running).park("second")
+        case.mend()
+        page = browser_page
+        await page.goto(f"{stack.web_ui}/namespaces/{stack.namespace}/workflows/{case.letter('second').workflow_id}")
+        await page.get_by_role("button", name=re.compile("More Actions")).first.click(timeout=20_000)
+        await page.get_by_role("menuitem", name="Send a Signal").first.click()
+        await page.locator("button[aria-controls=signal-select-select]").click()
+        await page.get_by_role("option", name="Custom").click()
+        await page.locator("#custom-signal").fill("replay")
+        await page.get_by_role("textbox", name="Data").last.fill(json.dumps(wording()))
+        await page.get_by_role("button", name="Submit").last.click()
+        await case.until(RunStatus.SUCCESS)
+        await case.until_letter("second", LetterStatus.REPLAYED)

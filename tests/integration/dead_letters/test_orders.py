@@ -43,7 +43,8 @@ MALFORMED: dict[str, list[object]] = {
     "a number as request id": [wording(request_id=7)],
     "an unknown mode": [wording(mode="EVERYTHING")],
     "an unknown field": [wording(force=True)],
-    "30,000 unknown fields": [wording(**{f"field-{number}": number for number in range(30_000)})],
+    "60,000 unknown fields": [wording(**{f"field-{number}": number for number in range(60_000)})],
+    "an edit of 1.5 MB": [wording(input_patch={"n": [0] * 750_000})],
     "a list as edit": [wording(input_patch=[1, 2])],
     "a nul character": [wording(reason="a\0b")],
     "a wrong from_step": [wording(from_step="Not A Name")],
@@ -113,11 +114,16 @@ async def test_malformed_continue_harms_nothing(case: Case) -> None:
     await case.until(RunStatus.PARTIAL)
     for arguments in MALFORMED.values():
         await case.run.signal(Verb.CONTINUE, args=arguments)
-    answer: Answer = await case.run.execute_update(Verb.CONTINUE, {"reason": 1}, result_type=Answer)
-    assert not answer.accepted
+    for arguments in ([], [{"reason": 1}], [GARBAGE, GARBAGE]):
+        answer: Answer = await case.run.execute_update(Verb.CONTINUE, args=arguments, result_type=Answer)
+        assert not answer.accepted
+    rows = await case.refusals(len(MALFORMED) + 3)
+    assert {row["after"]["verb"] for row in rows} == {"continue"}
     assert not await stuck(case.run)
-    await case.run.signal(Verb.CONTINUE, wording())
+    await case.run.signal(Verb.CONTINUE, wording(request_id="go"))
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
+    row = await case.audited("go", action="continued")
+    assert (row["actor"], row["step"]) == ("ada", "second")
 
 
 @pytest.mark.parametrize("verb", [Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD])

@@ -43,7 +43,7 @@ ORDER_LIST: list[LetterOrder] = [REPLAY, RESOLVE, DISCARD, RESTART]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=10,
+    max_leaves=5,
 )
 documents = st.dictionaries(st.text(max_size=3), json_values, max_size=4)
 

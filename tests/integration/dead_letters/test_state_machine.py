@@ -1,0 +1,232 @@
+"""Orders in any order and twice, to the run or to its letter, with workers that come and go: against a small model."""
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+import uuid
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from redrive import Redrive, Registry, RunStatus
+from redrive.connection import connect_temporal
+from redrive.dead_letters import Answer, LetterStatus, Mode, Verb
+from redrive.settings import Settings
+from starter.stack.state import StackInfo
+from store.audit import verify
+from store.pool import open_pool
+from tests.conftest import eventually
+from tests.integration.dead_letters.lab import Case, register, wording
+from worker import running_worker
+
+T = TypeVar("T")
+
+
+class Background:
+    """An event loop in a thread of its own, with a worker that can be restarted."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.settings = chosen
+        self.registry = Registry()
+        register(self.registry)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._worker = contextlib.AsyncExitStack()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for what it returns."""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(timeout=60)
+
+    def start(self) -> None:
+        self._thread.start()
+        self.run(self._begin())
+
+    def restart_worker(self) -> None:
+        self.run(self._worker.aclose())
+        self.run(self._begin())
+
+    def stop(self) -> None:
+        self.run(self._worker.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _begin(self) -> None:
+        self._worker = contextlib.AsyncExitStack()
+        await self._worker.enter_async_context(running_worker(self.settings, self.registry))
+
+
+class Orders(RuleBasedStateMachine):
+    """One run of three steps whose second one fails as long as its service is broken."""
+
+    background: ClassVar[Background]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_status = RunStatus.DLQ_PENDING
+        self.letter_status = LetterStatus.PENDING
+        self.cycles = 1
+        self.seconds = 1
+        self.answers: dict[str, Answer] = {}
+
+    @initialize()
+    def park(self) -> None:
+        self.case = self.background.run(self._case())
+        self.background.run(self.case.park("second"))
+
+    async def _case(self) -> Case:
+        chosen = self.background.settings
+        assert chosen.database_url
+        client = await connect_temporal(chosen)
+        redrive = Redrive(client, task_queue=chosen.task_queue, registry=self.background.registry)
+        return Case(redrive, client, chosen.database_url.get_secret_value(), chosen.task_queue)
+
+    @rule(works=st.booleans())
+    def mend_or_break(self, works: bool) -> None:
+        if works:
+            self.case.mend()
+        else:
+            self.case.service.broken.add("second")
+
+    @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
+    @rule(mode=st.sampled_from(Mode), from_first=st.booleans(), to_run=st.booleans())
+    def replay(self, mode: Mode, from_first: bool, to_run: bool) -> None:
+        from_step = "first" if from_first and mode is Mode.FROM_STEP else None
+        self.give(Verb.REPLAY, to_run, mode=mode, from_step=from_step)
+        self.seconds += 1
+        if "second" in self.case.service.broken:
+            self.cycles += 1
+            return
+        self.letter_status = LetterStatus.REPLAYED
+        self.run_status = RunStatus.PARTIAL if mode is Mode.STEP_ONLY else RunStatus.SUCCESS
+
+    @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
+    @rule(to_run=st.booleans())
+    def resolve(self, to_run: bool) -> None:
+        self.give(Verb.RESOLVE, to_run, output={"step": "by hand", "n": 1})
+        self.letter_status, self.run_status = LetterStatus.RESOLVED, RunStatus.SUCCESS
+
+    @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
+    @rule(to_run=st.booleans())
+    def discard(self, to_run: bool) -> None:
+        self.give(Verb.DISCARD, to_run)
+        self.letter_status, self.run_status = LetterStatus.DISCARDED, RunStatus.FAILED
+
+    @precondition(lambda self: self.run_status is RunStatus.PARTIAL)
+    @rule()
+    def go_on(self) -> None:
+        letters = self.case.redrive.dead_letters
+        answer = self.background.run(letters.go_on(self.case.run_id, requested_by="ada", reason="go"))
+        assert answer.accepted
+        self.run_status = RunStatus.SUCCESS
+
+    @precondition(lambda self: self.run_status is not RunStatus.DLQ_PENDING)
+    @rule(verb=st.sampled_from([Verb.REPLAY, Verb.DISCARD, Verb.RESTART]))
+    def order_too_late(self, verb: Verb) -> None:
+        answer = self.background.run(self.case.order(verb))
+        assert not answer.accepted
+
+    @rule(fields=st.sampled_from([{"mode": "NONE"}, {"reason": 1}, {"surprise": True}]), to_run=st.booleans())
+    @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
+    def malformed(self, fields: dict[str, Any], to_run: bool) -> None:
+        self.background.run(self._handle(to_run).signal(Verb.REPLAY, wording(**fields)))
+
+    @rule(fields=st.sampled_from([{"from_step": "third"}, {"input_patch": {"no": 1}}, {"policy": {"no": 1}}]))
+    @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
+    def unfit(self, fields: dict[str, Any]) -> None:
+        answer = self.background.run(self.case.order(Verb.REPLAY, **fields))
+        assert not answer.accepted
+
+    @precondition(lambda self: bool(self.answers))
+    @rule(data=st.data(), verb=st.sampled_from([Verb.REPLAY, Verb.DISCARD]))
+    def same_request_again(self, data: st.DataObject, verb: Verb) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.answers)))
+        answer = self.background.run(self.case.order(verb, request_id=request_id))
+        assert answer.accepted
+
+    @rule()
+    def restart_the_worker(self) -> None:
+        self.background.restart_worker()
+
+    def give(self, verb: Verb, to_run: bool, **fields: object) -> None:
+        message = wording(**fields)
+        request_id = str(message["request_id"])
+        if to_run:
+            self.background.run(self.case.run.signal(verb, message))
+        else:
+            answer = self.background.run(self.case.order(verb, **message))
+            assert answer.accepted, answer
+            self.answers[request_id] = answer
+        action = {Verb.REPLAY: "replay_requested", Verb.RESOLVE: "resolved", Verb.DISCARD: "discarded"}[verb]
+        self.background.run(self.case.audited(request_id, action=action))
+
+    def _handle(self, to_run: bool) -> Any:
+        return self.case.run if to_run else self.case.letter_workflow("second")
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        if hasattr(self, "case"):
+            self.background.run(self._check())
+
+    async def _check(self) -> None:
+        record = await self.case.until_letter("second", self.letter_status, cycle=self.cycles)
+        assert record["cycle"] == self.cycles == len(record["failure_history"])
+        await self.case.until(self.run_status)
+
+        async def called() -> bool:
+            return self.case.service.called.count("second") == self.seconds
+
+        await eventually(called)
+        assert self.case.service.called.count("third") == (1 if self.run_status is RunStatus.SUCCESS else 0)
+        assert await self.case.record("first") is None
+        pool = await open_pool(self.case.database_url, max_size=1)
+        try:
+            proofs = await verify(pool, self.case.tenant)
+        finally:
+            await pool.close()
+        assert [proof.first_broken for proof in proofs] == [None]
+
+
+@pytest.mark.timeout(240)
+def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) -> None:
+    """One record, the status of the model, as many effects as replays, an audit log that holds: after every step."""
+    chosen = Settings(
+        temporal_address=stack.temporal_address,
+        database_url=stack.database_url,
+        state_dir=tmp_path,
+        task_queue=f"queue-{uuid.uuid4().hex[:12]}",
+    )
+    number = int(os.environ.get("SEED") or random.getrandbits(32))
+    print(f"SEED={number}")
+    Orders.background = background = Background(chosen)
+    background.start()
+    try:
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            seed(number)(Orders),
+            settings=settings(
+                max_examples=8,
+                stateful_step_count=10,
+                deadline=None,
+                print_blob=True,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+            ),
+        )
+    finally:
+        background.stop()

@@ -3,19 +3,20 @@
 from redrive.dead_letters import Answer, Continue, LetterId
 from store.audit import Action, Entry, write
 from store.tenancy import Pool, transaction
+from store.text import clean
 
 
 async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: Answer) -> None:
     """Record a `continue` and its answer, once."""
-    async with transaction(pool, letter.tenant) as connection:
+    async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
         known = await connection.fetchval(
             """
             SELECT true FROM audit_log
-            WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3 AND action IN ('continued', 'refused')
+            WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
             """,
             letter.tenant,
             letter.workflow_id,
-            order.request_id,
+            clean(order.request_id),
         )
         if known:
             return

@@ -24,13 +24,14 @@ from redrive.fingerprints import fingerprint
 from store.alerts import WINDOW
 from store.audit import Action, Entry, write
 from store.letter_rows import before, changing, mark_orphaned, read, state
-from store.orders import first_answer, put_accepted, put_malformed, put_refused
+from store.orders import first_answer, is_under_way, put_accepted, put_malformed, put_refused
 from store.tenancy import Pool, transaction
 from store.text import clean, json_text
 
 __all__ = [
     "Recorded",
     "first_answer",
+    "is_under_way",
     "load_state",
     "put_accepted",
     "put_exhausted",
@@ -123,7 +124,7 @@ _OUTCOME: Final = """
                  WHERE run_id = $5 AND $2 = 'discarded' AND status <> 'CANCELED')
     UPDATE dead_letters SET status = $2, blocked_by = $3, orphaned = orphaned OR $4, version = version + 1,
         updated_at = now(), resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
-    WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, replay_request_id, blocked_by, orphaned
+    WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, order_request_id, blocked_by, orphaned
 """
 
 
@@ -154,7 +155,7 @@ def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: Letter
     if LetterStatus(record["status"]).closed:
         return False
     # Not for a canceled run: an order may have been under way to it.
-    is_late = outcome.request_id is not None and clean(outcome.request_id) != record["replay_request_id"]
+    is_late = outcome.request_id is not None and clean(outcome.request_id) != record["order_request_id"]
     if is_late and outcome.ending is not Ending.CANCELED:
         return False
     orphaned = record["orphaned"] or outcome.ending is Ending.ORPHANED

@@ -29,6 +29,21 @@ async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer 
         return await _first_answer(connection, letter, request_id)
 
 
+async def is_under_way(pool: Pool, letter: LetterId, request_id: str) -> bool:
+    """Tell whether an order that was accepted is still the letter's last one, and its outcome is not known yet.
+
+    An order that is given again gets its first answer, also when it was carried out long ago: ask this before it is
+    handed to the run.
+    """
+    async with transaction(pool, letter.tenant) as connection:
+        status = await connection.fetchval(
+            "SELECT status FROM dead_letters WHERE id = $1 AND order_request_id = $2",
+            letter.workflow_id,
+            clean(request_id),
+        )
+    return status is not None and status != LetterStatus.REPLAYED
+
+
 _FIRST_ANSWER: Final = """
     SELECT after -> 'answer' FROM audit_log
     WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
@@ -43,7 +58,7 @@ async def _first_answer(connection: Connection, letter: LetterId, request_id: st
 
 _REPLAY: Final = """
     WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, updated_at = now() WHERE run_id = $6)
-    UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, replay_request_id = $2,
+    UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, order_request_id = $2,
         replayed_by = $3, replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
         version = version + 1, updated_at = now()
     WHERE id = $1
@@ -52,7 +67,7 @@ _CLOSE: Final = """
     WITH run AS (UPDATE runs SET status = $7, closed_at = CASE WHEN $7 = 'FAILED' THEN now() END, updated_at = now()
                  WHERE run_id = $6)
     UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-        resolution_reason = $5, version = version + 1, updated_at = now()
+        resolution_reason = $5, order_request_id = $8, version = version + 1, updated_at = now()
     WHERE id = $1
 """
 
@@ -75,15 +90,14 @@ async def put_accepted(pool: Pool, letter: LetterId, order: LetterOrder, answer:
 
 
 async def _accept(connection: Connection, letter: LetterId, order: LetterOrder) -> None:
-    who, why = clean(order.requested_by), clean(order.reason)
+    who, why, request_id = clean(order.requested_by), clean(order.reason), clean(order.request_id)
     if isinstance(order, Replay):
-        request_id = clean(order.request_id)
         await connection.execute(_REPLAY, letter.workflow_id, request_id, who, order.mode.value, why, letter.run_id)
         return
     status, verb = status_after(order).value, order.verb.value
     # A restarted run is another run: this one ends.
-    run_status = RunStatus.RUNNING if isinstance(order, Resolve) else RunStatus.FAILED
-    await connection.execute(_CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status.value)
+    run = (RunStatus.RUNNING if isinstance(order, Resolve) else RunStatus.FAILED).value
+    await connection.execute(_CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run, request_id)
 
 
 def _action(order: LetterOrder) -> Action:

@@ -56,8 +56,8 @@ CREATE TABLE redrive.dead_letters (
     blocked_by text,
     orphaned boolean NOT NULL DEFAULT false,
     replay_count integer NOT NULL DEFAULT 0,
-    -- The order that the run carries out, until the step is exhausted again: a late word about an older one is ignored.
-    replay_request_id text,
+    -- The last order that was accepted, until the step is exhausted again: a late word about an older one is ignored.
+    order_request_id text,
     replayed_by text,
     replayed_at timestamptz,
     replay_mode text,

@@ -84,7 +84,7 @@ BEGIN
             failure_history = old.failure_history || excluded.failure_history,
             payload = excluded.payload, config = excluded.config, generation = excluded.generation,
             fingerprint = excluded.fingerprint, alert_count = excluded.alert_count,
-            blocked_by = NULL, orphaned = false, replay_request_id = NULL,
+            blocked_by = NULL, orphaned = false, order_request_id = NULL,
             resolution = NULL, resolved_by = NULL, resolved_at = NULL, resolution_reason = NULL,
             version = old.version + 1, updated_at = now();
         PERFORM redrive.put_run(given -> 'run');

@@ -11,10 +11,21 @@ import asyncpg
 import pytest
 
 from redrive.contracts import RunStatus
-from redrive.dead_letters import Answer, Ending, LetterId, LetterOrder, LetterStatus, MalformedOrder, Mode, Verb
+from redrive.dead_letters import (
+    Answer,
+    Continue,
+    Ending,
+    LetterId,
+    LetterOrder,
+    LetterStatus,
+    MalformedOrder,
+    Mode,
+    Verb,
+)
 from redrive.errors import InvalidInput
 from store import dead_letters, runs
 from store.audit import Action, verify
+from store.continues import put_continue
 from store.dead_letter_lists import audit_trail, get_letter
 from store.records import AuditEntry, LetterRecord
 from store.tenancy import Pool
@@ -165,6 +176,36 @@ async def test_accepted_order_gets_its_first_answer_for_ever(pool: Pool, tenant:
         "replay_requested",
         "dead_lettered",
     ]
+
+
+async def test_accepted_order_is_under_way_until_its_outcome(pool: Pool, tenant: str) -> None:
+    """It has its answer for ever, but is handed to the run only while it is the last word."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    assert not await dead_letters.is_under_way(pool, letter, "r1")
+    await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
+    assert await dead_letters.is_under_way(pool, letter, "r1")
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    assert not await dead_letters.is_under_way(pool, letter, "r1")
+    await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
+    await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED, "r2"))
+    assert not await dead_letters.is_under_way(pool, letter, "r2")
+    other = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(other))
+    await dead_letters.put_accepted(pool, other, resolve("r1"), yes(resolve("r1")))
+    assert await dead_letters.is_under_way(pool, other, "r1")
+
+
+async def test_continue_is_audited_once_whatever_its_id(pool: Pool, tenant: str) -> None:
+    """Also at once, with an id that another order had, and with one that Postgres could not store."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
+    for request_id, accepted in (("r1", False), ("c1", True), ("c\0", True)):
+        order = Continue(request_id=request_id, requested_by="alice", reason="go on")
+        answer = Answer(request_id=request_id, accepted=accepted, message="")
+        await asyncio.gather(*(put_continue(pool, letter, order, answer) for _ in range(5)))
+    assert [entry.action for entry in await _trail(pool, letter)][2:] == ["continued", "continued"]
 
 
 async def test_refused_order_stays_refused(pool: Pool, tenant: str) -> None:

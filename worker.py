@@ -41,6 +41,8 @@ log = get_logger(__name__)
 
 WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline]
 CONNECT_INTERVAL = 2.0
+# A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
+BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
 
 def build_worker(
@@ -125,9 +127,11 @@ def _runtime(settings: Settings) -> Runtime | None:
     """Serve metrics where the settings say, if they do."""
     if settings.metrics_address is None:
         return None
-    prometheus = PrometheusConfig(bind_address=settings.metrics_address, durations_as_seconds=True)
+    prometheus = PrometheusConfig(
+        bind_address=settings.metrics_address, durations_as_seconds=True, histogram_bucket_overrides=BUCKETS
+    )
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=prometheus))
+        return Runtime(telemetry=TelemetryConfig(metrics=prometheus, attach_service_name=False))
     except ValueError as error:
         raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
 

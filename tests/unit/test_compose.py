@@ -165,11 +165,11 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
     assert set(copied) == shown
 
 
-@pytest.mark.parametrize("page", [".env.example", "docs/operations.md"])
-def test_every_setting_is_documented(page: str) -> None:
+@pytest.mark.parametrize("name", [".env.example", "docs/operations.md"])
+def test_every_setting_is_documented(name: str) -> None:
     """A setting that is not written down does not exist for those who run Redrive."""
-    text = (ROOT / page).read_text()
-    assert [name for name in sorted(environment_names(Settings)) if not re.search(rf"\b{name}\b", text)] == []
+    text = (ROOT / name).read_text()
+    assert [known for known in sorted(environment_names(Settings)) if not re.search(rf"\b{known}\b", text)] == []
 
 
 def test_environment_example_names_every_variable_of_the_compose_file() -> None:

@@ -18,6 +18,7 @@ from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from starter.stack.child import Program
 from starter.stack.stack import Stack
+from starter.stack.state import StackInfo
 from starter.stack.supervisor import Supervisor
 from starter.stack.workers import find_worker, worker_environment, worker_program
 from tests.bench.models import Order
@@ -38,13 +39,33 @@ class Contender:
     run: Callable[[int], Awaitable[object]]
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A stack with a worker for each contender, by name."""
+
+    client: Client
+    redrive: Redrive
+    info: StackInfo
+    folder: Path
+    server: psutil.Process
+    workers: Mapping[str, psutil.Process]
+
+
 @contextlib.asynccontextmanager
 async def contenders() -> AsyncIterator[list[Contender]]:
+    """Bring up the two that make runs which succeed."""
+    async with stage("tests.bench.modules") as on:
+        runs = {REDRIVE: partial(_run_redrive, on.redrive), PLAIN: partial(_run_plain, on.client)}
+        yield [Contender(name, on.workers[name], on.server, runs[name]) for name in (REDRIVE, PLAIN)]
+
+
+@contextlib.asynccontextmanager
+async def stage(modules: str) -> AsyncIterator[Stage]:
     """Bring up a stack with a worker for each contender; everything is stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as directory:
         state = Path(directory)
-        async with Stack(Settings(), state_dir=state, modules=["tests.bench.modules"], workers=0) as stack:
-            environment = _with_bytecode(worker_environment(stack.info, state_dir=state, embedded_temporal=True), state)
+        async with Stack(Settings(), state_dir=state, modules=[modules], workers=0) as stack:
+            environment = with_bytecode(worker_environment(stack.info, state_dir=state, embedded_temporal=True), state)
             address = stack.info.temporal_address
             workers = Supervisor(state / "logs")
             try:
@@ -53,18 +74,19 @@ async def contenders() -> AsyncIterator[list[Contender]]:
                     _plain_program(address, environment, state / PLAIN),
                 )
                 client = await connect_temporal(Settings(temporal_address=address))
-                redrive = Redrive(client, task_queue=stack.info.task_queue)
-                server = psutil.Process(stack.info.children["temporal"])
-                pids = {name: status.pid for name, status in workers.statuses.items()}
-                yield [
-                    Contender(REDRIVE, psutil.Process(pids[REDRIVE]), server, partial(_run_redrive, redrive)),
-                    Contender(PLAIN, psutil.Process(pids[PLAIN]), server, partial(_run_plain, client)),
-                ]
+                yield Stage(
+                    client=client,
+                    redrive=Redrive(client, task_queue=stack.info.task_queue),
+                    info=stack.info,
+                    folder=state,
+                    server=psutil.Process(stack.info.children["temporal"]),
+                    workers={name: psutil.Process(status.pid) for name, status in workers.statuses.items()},
+                )
             finally:
                 await workers.stop()
 
 
-def _with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]:
+def with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]:
     """Let the workers keep compiled code, as installed ones do: the sandbox loads the workflow's file for each run."""
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(state / "bytecode")}

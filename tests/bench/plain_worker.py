@@ -1,15 +1,19 @@
-"""The worker process of the plain workflow: `python -m tests.bench.plain_worker ADDRESS TASK_QUEUE READY_FILE`."""
+"""The worker process of the plain workflows: `python -m tests.bench.plain_worker ADDRESS TASK_QUEUE READY_FILE`."""
 
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
+from tests.bench.letter_plain import ParkingRun
+from tests.bench.letter_steps import plain_fragile
 from tests.bench.plain import PlainRun
 from tests.bench.plain_steps import STEPS
 
@@ -19,7 +23,9 @@ async def serve(address: str, task_queue: str, ready_file: Path) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await Client.connect(address, data_converter=pydantic_data_converter)
-    async with Worker(client, task_queue=task_queue, workflows=[PlainRun], activities=STEPS):
+    workflows: list[type] = [PlainRun, ParkingRun]
+    activities: list[Callable[..., Any]] = [*STEPS, plain_fragile]
+    async with Worker(client, task_queue=task_queue, workflows=workflows, activities=activities):
         ready_file.touch()
         await stop.wait()
 

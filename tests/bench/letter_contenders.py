@@ -1,0 +1,116 @@
+"""The two ways to park a run and to take it on: dead letters, and a plain workflow that is signalled."""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import psutil
+from temporalio.client import Client
+
+from redrive import Redrive
+from redrive.dead_letters import LetterId
+from tests.bench.contenders import PLAIN, REDRIVE
+from tests.bench.letter_plain import ParkingRun
+from tests.bench.letter_steps import PARKED_FILE, PIPELINE, STEP, Errand
+
+if TYPE_CHECKING:
+    import asyncpg
+
+
+class Parking(Protocol):
+    """One way. A round has a folder, whose name is also its tenant."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def worker(self) -> psutil.Process:
+        """Its worker."""
+
+    async def start(self, errand: Errand) -> str:
+        """Start a run and return its id."""
+
+    async def parked(self, folder: Path) -> int:
+        """Count the runs of a round that are parked, with all that belongs to it."""
+
+    async def order(self, folder: Path, run_id: str) -> None:
+        """Order one to go on."""
+
+    async def ended(self, run_id: str) -> None:
+        """Wait until one has ended."""
+
+    async def settled(self, folder: Path) -> int:
+        """Count the runs of a round whose replay is written down as ended."""
+
+
+@dataclass(frozen=True)
+class WithDeadLetters:
+    """Redrive, through its client; a run is parked when its record is in Postgres."""
+
+    redrive: Redrive
+    records: "asyncpg.Connection[asyncpg.Record]"
+    worker: psutil.Process
+    name: str = REDRIVE
+
+    async def start(self, errand: Errand) -> str:
+        """Start a run and return its id."""
+        return (await self.redrive.start(PIPELINE, errand, tenant=errand.folder.name)).run_id
+
+    async def parked(self, folder: Path) -> int:
+        """Count the records."""
+        count: int = await self.records.fetchval(
+            "SELECT count(*) FROM redrive.dead_letters WHERE tenant = $1", folder.name
+        )
+        return count
+
+    async def order(self, folder: Path, run_id: str) -> None:
+        """Replay, and wait for the answer."""
+        letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
+        answer = await self.redrive.dead_letters.replay(letter, requested_by="bench", reason="it is mended")
+        if not answer.accepted:
+            raise RuntimeError(answer.message)
+
+    async def ended(self, run_id: str) -> None:
+        """Wait until a run has ended."""
+        await self.redrive.result(run_id)
+
+    async def settled(self, folder: Path) -> int:
+        """Count the records that are closed."""
+        count: int = await self.records.fetchval(
+            "SELECT count(*) FROM redrive.dead_letters WHERE tenant = $1 AND status = 'replayed'", folder.name
+        )
+        return count
+
+
+@dataclass(frozen=True)
+class WithSignals:
+    """The floor."""
+
+    client: Client
+    worker: psutil.Process
+    name: str = PLAIN
+
+    async def start(self, errand: Errand) -> str:
+        """Start a run and return its id."""
+        run_id = f"plain-{uuid.uuid4().hex}"
+        await self.client.start_workflow(ParkingRun.run, errand, id=run_id, task_queue=PLAIN)
+        return run_id
+
+    async def parked(self, folder: Path) -> int:
+        """Count what the workflows have noted."""
+        file = folder / PARKED_FILE
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    async def order(self, folder: Path, run_id: str) -> None:
+        """Send the signal."""
+        await self.client.get_workflow_handle(run_id).signal(ParkingRun.replay)
+
+    async def ended(self, run_id: str) -> None:
+        """Wait until a run has ended."""
+        await self.client.get_workflow_handle(run_id).result()
+
+    async def settled(self, folder: Path) -> int:
+        """Nothing is written down: what has ended is settled."""
+        return len((folder / PARKED_FILE).read_text().splitlines())

@@ -35,6 +35,7 @@ from redrive.errors import InvalidInput, RunNotFound, Unavailable
 from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=15)
+RETRY_INTERVAL = timedelta(milliseconds=200)
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart, Continue)
 
 
@@ -46,8 +47,8 @@ class Plan(Message):
     left_for_later: list[str]
 
 
-class _Closing(Exception):
-    """The letter's workflow ended while the order was on its way: given again, the order starts it anew."""
+class _NotReady(Exception):
+    """The letter's workflow ended, or its worker failed, while the order was on its way: it can be given again."""
 
 
 class DeadLetters:
@@ -97,8 +98,9 @@ class DeadLetters:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
                 while True:
-                    with contextlib.suppress(_Closing):
+                    with contextlib.suppress(_NotReady):
                         return await self._give(letter, order)
+                    await asyncio.sleep(RETRY_INTERVAL.total_seconds())
         except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
             raise Unavailable(
                 f"no answer to order {order.request_id!r} ({type(error).__name__}): it may be carried out yet; "
@@ -123,8 +125,8 @@ class DeadLetters:
                 result_type=Answer,
             )
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise _Closing from error
+            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION}:
+                raise _NotReady from error
             raise
         return answer
 

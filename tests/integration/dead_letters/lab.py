@@ -144,13 +144,13 @@ class Case:
         """The workflow of a step's dead letter."""
         return self.temporal.get_workflow_handle(self.letter(step).workflow_id)
 
-    async def start(self, *, pipeline: str = "three", key: str | None = None, **payload: object) -> None:
+    async def start(self, *, pipeline: str = "three", key: str | None = None, **payload: Any) -> None:
         """Start the run."""
         document = {"case": self.name, "n": 1} | payload
         started = await self.redrive.start(pipeline, document, tenant=self.tenant, key=key)
         self.run_id = started.run_id
 
-    async def park(self, *broken: str, key: str | None = None, **payload: object) -> "Case":
+    async def park(self, *broken: str, key: str | None = None, **payload: Any) -> "Case":
         """Start a run whose given steps are broken, and wait until it is parked with its record written."""
         self.service.broken |= set(broken)
         await self.start(key=key, **payload)
@@ -162,7 +162,7 @@ class Case:
         """Let steps work again; all when none is named."""
         self.service.broken -= set(steps or self.service.broken)
 
-    async def order(self, verb: Verb, step: str = "second", **fields: object) -> Answer:
+    async def order(self, verb: Verb, step: str = "second", **fields: Any) -> Answer:
         """Give an order to a dead letter, as operators do."""
         order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
         return await self.redrive.dead_letters.order(self.letter(step), order)
@@ -243,7 +243,7 @@ def _parsed(name: str, value: object) -> object:
     return json.loads(value) if name in documents and isinstance(value, str) else value
 
 
-def wording(**fields: object) -> dict[str, object]:
+def wording(**fields: Any) -> dict[str, Any]:
     """Return the fields that every order has, and those given."""
     return {"request_id": uuid.uuid4().hex, "requested_by": "ada", "reason": "it is mended"} | fields
 

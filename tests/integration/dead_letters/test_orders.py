@@ -100,7 +100,8 @@ async def test_unknown_signal_is_refused_and_audited(case: Case, to: str) -> Non
 async def test_forged_word_between_workflows_harms_nothing(case: Case, name: str) -> None:
     """Signals by which run and letter talk to each other are read with the same care."""
     await case.park("second")
-    for arguments in ([], [BINARY], [{}], [wording(), wording()]):
+    forgeries: list[list[object]] = [[], [BINARY], [{}], [wording(), wording()]]
+    for arguments in forgeries:
         await case.letter_workflow("second").signal(name, args=arguments)
         await case.run.signal(name, args=arguments)
     await case.works_still()
@@ -114,7 +115,8 @@ async def test_malformed_continue_harms_nothing(case: Case) -> None:
     await case.until(RunStatus.PARTIAL)
     for arguments in MALFORMED.values():
         await case.run.signal(Verb.CONTINUE, args=arguments)
-    for arguments in ([], [{"reason": 1}], [GARBAGE, GARBAGE]):
+    unreadable: list[list[object]] = [[], [{"reason": 1}], [GARBAGE, GARBAGE]]
+    for arguments in unreadable:
         answer: Answer = await case.run.execute_update(Verb.CONTINUE, args=arguments, result_type=Answer)
         assert not answer.accepted
     rows = await case.refusals(len(MALFORMED) + 3)
@@ -286,7 +288,7 @@ async def test_reason_of_five_megabytes_is_refused_before_it_is_sent(case: Case)
         ({"from_step": "first", "mode": "STEP_ONLY"}, "STEP_ONLY"),
     ],
 )
-async def test_from_step_that_cannot_be_is_refused(case: Case, fields: dict[str, object], expected: str) -> None:
+async def test_from_step_that_cannot_be_is_refused(case: Case, fields: dict[str, Any], expected: str) -> None:
     """The answer names the step."""
     await case.park("second")
     answer = await case.order(Verb.REPLAY, **fields)

@@ -164,7 +164,7 @@ class Orders(RuleBasedStateMachine):
     def restart_the_worker(self) -> None:
         self.background.restart_worker()
 
-    def give(self, verb: Verb, to_run: bool, **fields: object) -> None:
+    def give(self, verb: Verb, to_run: bool, **fields: Any) -> None:
         message = wording(**fields)
         request_id = str(message["request_id"])
         if to_run:
@@ -217,7 +217,7 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
     Orders.background = background = Background(chosen)
     background.start()
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             seed(number)(Orders),
             settings=settings(
                 max_examples=8,

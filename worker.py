@@ -64,6 +64,7 @@ def build_worker(
         generation=settings.build_id,
         redactor=redactor,
         metrics=metrics,
+        database=database,
     )
     catalog = CatalogActivities(registry, settings.build_id)
     letters = DeadLetterActivities(

@@ -44,6 +44,7 @@ from redrive.dead_letters import (
     LetterState,
     LetterStatus,
     MalformedOrder,
+    OrderRecorded,
     OrderRequest,
     OutcomeRequest,
     Replay,
@@ -63,9 +64,10 @@ from redrive.modules import Registry
 from redrive.policy import RetryPolicy
 from redrive.redaction import Redactor
 from redrive.starting import start_run
-from store import alerts, dead_letters
+from store import dead_letters
 from store.continues import put_continue
 from store.database import Database
+from store.orders import is_under_way
 
 log = get_logger(__name__)
 
@@ -137,7 +139,7 @@ class DeadLetterActivities:
     async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
         """Write the record, or append a cycle to it."""
         pool = await self._database.pool()
-        state, new = await dead_letters.put_exhausted(pool, message)
+        recorded = await dead_letters.record_exhausted(pool, message)
         mark = fingerprint(message.pipeline, message.cycle)
         log.warning(
             "run.dead_lettered",
@@ -149,23 +151,23 @@ class DeadLetterActivities:
             cycle=message.cycle.cycle,
             correlation_id=message.correlation_id,
         )
-        count = await alerts.due(pool, message.letter.tenant, mark) if new else 0
-        if new:
+        if recorded.is_new:
             took = max(datetime.now(UTC) - message.at, timedelta(0))
             self._metrics.moved(message.pipeline, message.letter.step, message.cycle.category.value, took)
             if message.cycle.cycle > 1:
                 self._metrics.replayed("exhausted")
-        return LetterRecorded(state=state, alert=_alert(message, mark, count) if count else None)
+        count = recorded.alert_count
+        return LetterRecorded(state=recorded.state, alert=_alert(message, mark, count) if count else None)
 
     @activity.defn(name=Activity.RECORD_ORDER)
-    async def record_order(self, request: OrderRequest) -> Answer:
+    async def record_order(self, request: OrderRequest) -> OrderRecorded:
         """Accept or refuse an order, and write that down. The same order again gets the first answer."""
         letter, order = request.letter, request.order
         written = order.model_copy(update={"reason": self._redactor.text(order.reason)})
         pool = await self._database.pool()
         earlier = await dead_letters.first_answer(pool, letter, order.request_id)
         if earlier:
-            return earlier
+            return OrderRecorded(answer=earlier, forward=await self._is_under_way(letter, earlier))
         verdict = _Verdict(request.refusal) if request.refusal else await self._check(letter, order)
         if verdict.problem is not None:
             answer = Answer(
@@ -175,12 +177,12 @@ class DeadLetterActivities:
                 status=request.status,
                 orphaned=verdict.orphaned,
             )
-            await dead_letters.put_refused(pool, letter, written, answer, orphaned=verdict.orphaned)
+            answer = await dead_letters.put_refused(pool, letter, written, answer, orphaned=verdict.orphaned)
         else:
             answer = Answer(
                 request_id=order.request_id, accepted=True, message=verdict.message, status=status_after(order)
             )
-            await dead_letters.put_accepted(pool, letter, written, answer)
+            answer = await dead_letters.put_accepted(pool, letter, written, answer)
         if isinstance(order, Replay):
             self._metrics.replayed("accepted" if answer.accepted else "refused")
         log.info(
@@ -194,7 +196,11 @@ class DeadLetterActivities:
             accepted=answer.accepted,
             error=verdict.problem,
         )
-        return answer
+        return OrderRecorded(answer=answer, forward=await self._is_under_way(letter, answer))
+
+    async def _is_under_way(self, letter: LetterId, answer: Answer) -> bool:
+        """Tell whether an accepted order has to reach the run: not when it was carried out long ago."""
+        return answer.accepted and await is_under_way(await self._database.pool(), letter, answer.request_id)
 
     @activity.defn(name=Activity.RECORD_OUTCOME)
     async def record_outcome(self, request: OutcomeRequest) -> None:
@@ -212,7 +218,10 @@ class DeadLetterActivities:
     @activity.defn(name=Activity.RECORD_REFUSAL)
     async def record_refusal(self, letter: LetterId, malformed: MalformedOrder) -> None:
         """Write down an order that could not be read."""
-        await dead_letters.put_malformed(await self._database.pool(), letter, malformed)
+        info = activity.info()
+        # The same for every try of this activity, so that it is written down once.
+        once = f"{info.workflow_run_id}:{info.activity_id}"
+        await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
         log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
 
     @activity.defn(name=Activity.RECORD_CONTINUE)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -25,9 +26,18 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from redrive.classify import Verdict, classify
-from redrive.contracts import ERROR_TEXT_LIMIT, RESULT_LIMIT, Activity, Attempt, AttemptError, StepOrder
+from redrive.contracts import (
+    ERROR_TEXT_LIMIT,
+    RESULT_LIMIT,
+    Activity,
+    Attempt,
+    AttemptError,
+    LastStep,
+    RunStatus,
+    StepOrder,
+)
 from redrive.documents import json_problem, number_problem, validation_sentence
-from redrive.errors import Category, Terminal
+from redrive.errors import Category, RedriveError, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.logs import get_logger
@@ -35,8 +45,11 @@ from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
 from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
+from store.database import Database
+from store.runs import put_finished
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
+ROW_TIMEOUT = timedelta(seconds=1)
 # Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
 READ_LIMIT = 4 * ERROR_TEXT_LIMIT
 
@@ -93,6 +106,7 @@ class StepActivities:
         generation: str,
         redactor: Redactor,
         metrics: Metrics,
+        database: Database,
     ) -> None:
         self._registry = registry
         self._http = http
@@ -101,6 +115,7 @@ class StepActivities:
         self._generation = generation
         self._redactor = redactor
         self._metrics = metrics
+        self._database = database
 
     @activity.defn(name=Activity.RUN_STEP)
     async def run_step(self, raw: RawValue) -> RawValue:
@@ -120,7 +135,28 @@ class StepActivities:
             except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
                 raise self._failure(this, error) from None
             log.info("step.succeeded", latency_ms=round((time.monotonic() - began) * 1000, 1))
+            if this.order.last:
+                await self._write_row(this.order, this.order.last)
             return result
+
+    async def _write_row(self, order: StepOrder, last: LastStep) -> None:
+        """Write the row of the run that ends with this step. A row is for lists: no run waits for the database."""
+        try:
+            async with asyncio.timeout(ROW_TIMEOUT.total_seconds()):
+                await put_finished(
+                    await self._database.pool(),
+                    run_id=order.run_id,
+                    tenant=order.tenant,
+                    pipeline=order.pipeline,
+                    status=RunStatus.SUCCESS,
+                    correlation_id=order.correlation_id,
+                    key=last.key,
+                    started_at=last.started_at,
+                    step=order.step.name,
+                    cycle=order.cycle,
+                )
+        except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
     async def _attempt(self, this: _Try) -> RawValue:
         module = self._module(this.order.step.name)

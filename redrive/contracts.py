@@ -225,6 +225,13 @@ class StartedRun(Message):
     status: RunStatus
 
 
+class LastStep(Message):
+    """What the row of a finished run needs: the last step's activity writes it on its way."""
+
+    started_at: datetime
+    key: str | None
+
+
 class StepOrder(Message):
     """What a worker needs to try a step."""
 
@@ -237,6 +244,7 @@ class StepOrder(Message):
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
     correlation_id: str
     user_id: str | None = None
+    last: LastStep | None = Field(default=None, description="given to the last step: what the run's row needs")
 
 
 class StepResult(Message):

@@ -257,6 +257,13 @@ class LetterRecorded(Message):
     alert: Alert | None = None
 
 
+class OrderRecorded(Message):
+    """The answer to an order, and whether the run has to hear of it."""
+
+    answer: Answer
+    forward: bool
+
+
 class OutcomeRequest(Message):
     """How a replay ended, and of which dead letter."""
 

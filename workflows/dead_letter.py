@@ -7,10 +7,11 @@ through one inbox and is handled one after another: of two orders at once, one w
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SearchAttribute, Workflow
@@ -29,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         LetterStatus,
         MalformedOrder,
         Order,
+        OrderRecorded,
         OrderRequest,
         Outcome,
         OutcomeRequest,
@@ -43,7 +45,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.details import letter_details
     from workflows.inputs import read_message, read_order
 
-LOCAL_TIMEOUT = timedelta(seconds=10)
+LOCAL_TIMEOUT = timedelta(seconds=3)
+RECORD_TIMEOUT = timedelta(seconds=15)
+RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
 ALERT_TIMEOUT = timedelta(seconds=30)
 ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))
 
@@ -121,9 +125,7 @@ class DeadLetter:
                 await self._on_order(message)
 
     async def _on_exhausted(self, message: Exhausted) -> None:
-        recorded: LetterRecorded = await workflow.execute_local_activity(
-            Activity.RECORD_EXHAUSTED, message, result_type=LetterRecorded, start_to_close_timeout=LOCAL_TIMEOUT
-        )
+        recorded: LetterRecorded = await self._record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
         answers, cycle = self._state.answers, message.cycle
         self._state = recorded.state.model_copy(update={"answers": answers, "cycle": cycle})
         self._loaded = True
@@ -148,14 +150,12 @@ class DeadLetter:
                 refusal=refusal(self._state, order),
                 status=self._state.status,
             )
-            answer: Answer = await workflow.execute_local_activity(
-                Activity.RECORD_ORDER, request, result_type=Answer, start_to_close_timeout=LOCAL_TIMEOUT
-            )
-            answers[order.request_id] = answer
+            recorded: OrderRecorded = await self._record(Activity.RECORD_ORDER, request, returns=OrderRecorded)
+            answers[order.request_id] = answer = recorded.answer
             while len(answers) > ANSWERS_KEPT:
                 answers.pop(next(iter(answers)))
             self._state.orphaned = self._state.orphaned or answer.orphaned
-            if answer.accepted:
+            if recorded.forward:
                 await self._forward(order)
 
     async def _forward(self, order: LetterOrder) -> None:
@@ -188,17 +188,39 @@ class DeadLetter:
         """Read the record, when an order has started this workflow anew after the letter was closed."""
         if self._loaded:
             return
-        found: LetterState | None = await workflow.execute_local_activity(
+        found: LetterState | None = await self._record(
             Activity.LOAD_LETTER,
             self._state.letter,
-            result_type=LetterState | None,  # type: ignore[arg-type]  # a union is a type for the converter
-            start_to_close_timeout=LOCAL_TIMEOUT,
+            returns=LetterState | None,  # type: ignore[arg-type]  # a union is a type for the converter
         )
         self._state = found or self._state.model_copy(update={"exists": False, "status": LetterStatus.DISCARDED})
         self._loaded = True
 
-    async def _record(self, activity: Activity, *arguments: object) -> None:
-        await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
+    async def _record(self, activity: Activity, *arguments: object, returns: type | None = None) -> Any:
+        """Work with the record: at once in the worker that has this task, and if that fails, in any, again and again.
+
+        A local activity holds one of its worker's places for workflow tasks. Those that wait for the database must not
+        take them all: runs that need no database would wait, too.
+        """
+        try:
+            return await workflow.execute_local_activity(
+                activity,
+                args=arguments,
+                result_type=returns,
+                start_to_close_timeout=LOCAL_TIMEOUT,
+                retry_policy=RetryPolicy(maximum_attempts=1),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+        return await workflow.execute_activity(
+            activity,
+            args=arguments,
+            result_type=returns,
+            start_to_close_timeout=RECORD_TIMEOUT,
+            retry_policy=RECORD_RETRIES,
+            summary="the database did not answer at once",
+        )
 
     def _should_continue_as_new(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()

@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
         DOCUMENT_LIMIT,
         Activity,
         FailedCycle,
+        LastStep,
         Query,
         Resolution,
         ResolveRequest,
@@ -257,6 +258,7 @@ class ModuleRun:
                 document=document,
                 correlation_id=order.correlation_id or info.workflow_id,
                 user_id=order.user_id,
+                last=self._last_step(order, step),
             ),
             result_type=StepResult,
             start_to_close_timeout=policy.timeout + BACKSTOP,
@@ -272,6 +274,11 @@ class ModuleRun:
             summary=snapshot.name,
         )
         return result
+
+    def _last_step(self, order: RunInput, step: StepState) -> LastStep | None:
+        if step is not self._state.steps[-1]:
+            return None
+        return LastStep(started_at=workflow.info().start_time, key=order.key)
 
     def _step_document(self, order: RunInput, snapshot: StepSnapshot) -> dict[str, Any]:
         """Return a step's input: the part of the run's document that it reads, with operators' edits."""

@@ -31,7 +31,7 @@ async def rescue(redrive: Redrive, database: Database, scene: Scene, view: RunVi
     _show(record)
     _say(f"You mend the input and replay the same run from {step!r} on:")
     words = " ".join(f"--set {name}={value}" for name, value in scene.edit.items())
-    _say(f'  redrive dlq replay {record.id} {words} --reason "{REASON}"', style="cyan")
+    _say(f'  redrive dlq replay {record.run_id}/{step} {words} --reason "{REASON}"', style="cyan")
     answer = await redrive.dead_letters.replay(letter, requested_by=OPERATOR, reason=REASON, input_patch=scene.edit)
     if not answer.accepted:
         raise RedriveError(f"the replay was refused: {answer.message}")

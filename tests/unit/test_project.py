@@ -84,6 +84,23 @@ def test_every_log_field_is_documented() -> None:
     assert [name for name in FIELDS if f"`{name}`" not in page] == []
 
 
+def test_every_metric_is_documented() -> None:
+    """A metric that the code creates has a row in the table, and every row is a metric of the code."""
+    made = re.findall(r"create_\w+\(\s*\"(\w+)\"", (ROOT / "redrive/metrics.py").read_text())
+    rows = re.findall(r"^\| `(workflow_\w+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(made)
+
+
+def test_every_file_that_the_requirements_name_exists() -> None:
+    """The page of requirements proves each by a test, and by files, that are there."""
+    page = (ROOT / "docs/requirements.md").read_text()
+    named = set(
+        re.findall(r"`((?:tests|redrive|workflows|activities|store|starter|examples|docs|deploy)/[\w./-]+)`", page)
+    )
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_links_between_the_pages_lead_somewhere() -> None:
     """A relative link in a page points to a file that exists."""
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:

@@ -15,7 +15,7 @@ from starter.errors import OrderRefused
 from starter.terminal import console
 from starter.views import print_json
 
-Letter = Annotated[str, Parameter(name="id", help="The dead letter's id, or its run and step as `run-…/step`.")]
+Letter = Annotated[str, Parameter(name="ID", help="The dead letter's id, or its run and step as `run-…/step`.")]
 Reason = Annotated[str, Parameter(help="Why; kept in the audit log.")]
 By = Annotated[str | None, Parameter(help="Who gives the order; without it, the name of your account.")]
 RequestId = Annotated[

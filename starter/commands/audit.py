@@ -6,6 +6,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from rich.table import Table
 
+from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.errors import AuditBroken
 from starter.letter_views import audit_facts
@@ -37,15 +38,15 @@ async def verify(*, tenant: str | None = None, json: Json = False) -> None:
     """
     async with open_records(read_settings()) as pool:
         proofs = await audit.verify(pool, tenant)
-    if tenant is not None:
-        proofs = [proof for proof in proofs if proof.tenant == tenant]
+    if tenant is not None and not proofs:
+        raise InvalidInput(f"--tenant {tenant!r}: has no audit log, so there is nothing to verify")
     broken = [proof for proof in proofs if not proof.is_whole]
     if json:
         print_json({"whole": not broken, "tenants": proofs})
     elif proofs:
         console.print(_proofs_table(proofs))
     else:
-        errors.print("no entries" + (f" of tenant {tenant!r}" if tenant else ""), markup=False)
+        errors.print("the audit log is empty")
     if broken:
         first = broken[0]
         raise AuditBroken(

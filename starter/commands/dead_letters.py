@@ -26,6 +26,10 @@ from store.records import LetterRecord, LetterRow
 from store.tenancy import Pool
 
 app = App(name="dlq", help="Dead letters: look at them, replay them, close them.")
+app.command("starter.commands.orders:replay")
+app.command("starter.commands.orders:resolve")
+app.command("starter.commands.orders:discard", name=["discard", "ignore"])
+app.command("starter.commands.orders:restart")
 
 
 @app.command(name="list")
@@ -124,20 +128,20 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
     settings = read_settings()
     async with open_records(settings) as pool:
         record, trail = await find_story(pool, letter)
-    links = web_links(settings, record)
+    links = web_links(settings, record.run_id, record.id)
     if json:
         print_json(record.model_dump(mode="json") | {"audit": trail, "links": links})
     else:
         console.print(letter_story(record, trail, links))
 
 
-def web_links(settings: Settings, record: LetterRecord) -> dict[str, str]:
+def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
     """Return where the Temporal Web UI shows the run and the dead letter, when the embedded stack has one."""
     info = find_running(settings.state_dir)
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
-    return {"run in Temporal": f"{place}/{record.run_id}", "letter in Temporal": f"{place}/{record.id}"}
+    return {"run in Temporal": f"{place}/{run_id}", "letter in Temporal": f"{place}/{letter}"}
 
 
 @app.command

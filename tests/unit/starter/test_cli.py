@@ -41,6 +41,26 @@ WRONG = [
     ("run list --limit 0", "--limit"),
     ("run list --limit many", "--limit"),
     ("run cancel run-1", "--reason"),
+    ("run continue run-1", "--reason"),
+    ("dlq bogus", "list, show"),
+    ("dlq list --status bogus", '"replaying"'),
+    ("dlq list --category bogus", '"rate-limit"'),
+    ("dlq list --limit 1001", "--limit"),
+    ("dlq show", "ID"),
+    ("dlq replay run-1/pay", "--reason"),
+    ("dlq replay run-1/pay --reason x --attempts 0", "--attempts"),
+    ("dlq replay run-1/pay --reason x --set a=1 --patch p.json", "not both"),
+    ("dlq replay run-1/pay --reason x --set a=1 --set a.b=2", "contradicts"),
+    ("dlq resolve run-1/pay --reason x", "--output"),
+    ("dlq resolve run-1/pay --reason x --output {} --output-file f", "--output"),
+    ("dlq discard run-1/pay", "--reason"),
+    ("dlq restart run-1/pay", "--reason"),
+    ("events replay", "--dlq --id ID"),
+    ("events replay --id run-1/pay", "--dlq --id ID"),
+    ("events replay --status failed", "come with the bridges"),
+    ("events replay --event-id 7", "come with the bridges"),
+    ("audit list --limit 0", "--limit"),
+    ("reconcile --bogus", "Unknown option: --bogus"),
     ("modules extra", "too many: extra"),
     ("up --workers -1", "--workers"),
     ("up --temporal-port 99999", "--temporal-port"),
@@ -63,6 +83,23 @@ REFUSED = [
     (["run", "list", "--json"], "TEMPORAL_ADDRESS"),
     (["modules"], "no Temporal server answers"),
     (["migrate"], "DATABASE_URL: not set"),
+    (["dlq", "list"], "there is no database"),
+    (["dlq", "list", "--since", "yesterday"], "--since 'yesterday': not a time"),
+    (["dlq", "list", "--until", "99999999999d"], "--until '99999999999d'"),
+    (["dlq", "list", "--cursor", "bogus"], "--cursor 'bogus'"),
+    (["dlq", "stats"], "`redrive up`"),
+    (["dlq", "replay", "x", "--reason", "x", "--set", "name=Ada"], "text has quotes: --set 'name=\"text\"'"),
+    (["dlq", "replay", "x", "--reason", "x", "--set", "a"], "--set 'a': write path=value"),
+    (["dlq", "replay", "x", "--reason", "x", "--patch", "none.json"], "--patch: cannot read 'none.json'"),
+    (["dlq", "replay", "x", "--reason", "x", "--timeout", "soon"], "--timeout 'soon': not a duration"),
+    (["dlq", "replay", "x", "--reason", ""], "reason: "),
+    (["dlq", "replay", "x", "--reason", "x", "--from-step", "No Such"], "from_step: "),
+    (["dlq", "resolve", "x", "--reason", "x", "--output", "[1]"], "--output: a JSON object is needed, not list"),
+    (["dlq", "discard", "x", "--reason", "x"], "no Temporal server answers"),
+    (["events", "replay", "--dlq", "--id", "x"], "no Temporal server answers"),
+    (["audit", "verify"], "there is no database"),
+    (["audit", "list"], "there is no database"),
+    (["reconcile"], "no Temporal server answers"),
     (["worker", "--modules", "nowhere.at_all"], "cannot import 'nowhere.at_all'"),
     (["up", "--fresh"], "--yes"),
 ]
@@ -107,7 +144,11 @@ def test_wrong_service_setting_does_not_show_its_token(
     assert "s3cret" not in sentence
 
 
-COMMANDS = ["demo", "up", "run start", "run status", "run list", "run cancel", "modules", "worker", "migrate"]
+COMMANDS = [
+    *("demo", "up", "modules", "worker", "migrate", "reconcile", "events replay", "audit verify", "audit list"),
+    *("run start", "run status", "run list", "run cancel", "run continue"),
+    *("dlq list", "dlq show", "dlq replay", "dlq resolve", "dlq discard", "dlq restart", "dlq watch", "dlq stats"),
+]
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -123,3 +164,4 @@ def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     page = " ".join(capsys.readouterr().out.split())
     assert all(words.split()[0] in page for words in COMMANDS)
     assert "3 the run that was waited for FAILED" in page
+    assert "5 it is parked" in page

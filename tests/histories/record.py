@@ -180,7 +180,7 @@ async def _replayed(recorder: Recorder) -> None:
 
     await eventually(exhausted_again)
     recorder.mend()
-    changes = {"input_patch": {"n": 5}, "policy": {"max_attempts": 2}}
+    changes: dict[str, Any] = {"input_patch": {"n": 5}, "policy": {"max_attempts": 2}}
 
     async def taken() -> bool:
         # Until the letter knows of the second cycle, the first replay is under way for it.

@@ -1,5 +1,6 @@
-"""What the Web UI shows of a run."""
+"""What the Web UI shows of a run and of a dead letter."""
 
+import json
 import re
 
 from hypothesis import given, settings
@@ -7,10 +8,32 @@ from hypothesis import strategies as st
 
 from redrive import RunStatus, StepStatus
 from redrive.contracts import FailedCycle, RunInput, StepState
+from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay
 from redrive.errors import Category
-from workflows.details import escape, run_details
+from workflows.details import escape, letter_details, run_details
 
 ORDER = RunInput(pipeline="orders", tenant="acme")
+LETTER = LetterId(tenant="acme", run_id="run-7", step="charge")
+
+
+def failure(message: str) -> FailedCycle:
+    """Return how the step `charge` was exhausted."""
+    return FailedCycle(
+        step="charge",
+        cycle=2,
+        category=Category.PROVIDER_4XX,
+        error_type="ServiceError",
+        message=message,
+        attempts=[],
+    )
+
+
+def signal_of(details: str) -> dict[str, str]:
+    """Return the signal that the details tell the reader to send."""
+    block = re.search(r"```json\n(.*?)\n```", details, re.DOTALL)
+    assert block
+    document: dict[str, str] = json.loads(block[1])
+    return document
 
 
 def test_a_run_is_described_step_by_step() -> None:
@@ -33,19 +56,45 @@ def test_a_run_is_described_step_by_step() -> None:
 
 def test_a_failure_is_quoted_as_plain_text() -> None:
     """The failed step, its category and its text are told, and the text cannot become markup."""
-    failure = FailedCycle(
-        step="charge",
-        cycle=1,
-        category=Category.PROVIDER_4XX,
-        error_type="ServiceError",
-        message="[click](http://evil) <img src=x>\n# now",
-        attempts=[],
-    )
-    steps = [StepState(name="charge", status=StepStatus.FAILED, failure=failure)]
+    dead = failure("[click](http://evil) <img src=x>\n# now")
+    steps = [StepState(name="charge", status=StepStatus.FAILED, failure=dead)]
     lines = run_details(ORDER, RunStatus.FAILED, steps).split("\n")
     assert "1. charge: **failed**" in lines
     assert "Step **charge** failed: provider_4xx" in lines
     assert lines[-1] == r"> \[click\]\(http://evil\) \<img src=x\> \# now"
+
+
+def test_a_parked_run_tells_the_signal_to_send() -> None:
+    """What the page says to send is an order that can be read."""
+    steps = [StepState(name="charge", status=StepStatus.DLQ, failure=failure("no"))]
+    details = run_details(ORDER, RunStatus.DLQ_PENDING, steps)
+    assert "1. charge: **dead letter**" in details
+    assert Replay.model_validate(signal_of(details)).mode is Mode.FROM_STEP
+
+
+def test_a_partial_run_tells_how_it_goes_on() -> None:
+    """It waits for `continue`, and for no replay."""
+    details = run_details(ORDER, RunStatus.PARTIAL, [StepState(name="charge", status=StepStatus.SUCCESS)])
+    assert "`continue`" in details
+    assert "`replay`" not in details
+
+
+def test_a_dead_letter_tells_what_failed_and_what_to_send() -> None:
+    """Step, pipeline, tenant, run, category, cycle, replays and text stand there, and a signal that can be read."""
+    details = letter_details(LetterState(letter=LETTER, pipeline="orders", cycle=failure("a <b>"), replays=1))
+    assert "Step **charge** of **orders**, tenant **acme**: pending" in details
+    assert "`run-7`" in details
+    assert "provider_4xx, 0 attempts in cycle 2; replayed 1 times" in details
+    assert r"> a \<b\>" in details
+    assert Replay.model_validate(signal_of(details)).from_step is None
+
+
+def test_a_dead_letter_tells_why_it_cannot_be_replayed() -> None:
+    """The step that it waits for, or that the run is gone; a closed one tells nothing to send."""
+    state = LetterState(letter=LETTER, blocked_by="reserve", orphaned=True)
+    assert "Waits for the earlier step **reserve**" in letter_details(state)
+    assert "The run is gone" in letter_details(state)
+    assert "`replay`" not in letter_details(LetterState(letter=LETTER, status=LetterStatus.RESOLVED))
 
 
 @settings(deadline=None)

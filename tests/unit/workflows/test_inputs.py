@@ -1,4 +1,4 @@
-"""Reading what starts a run."""
+"""Reading what starts a run, and what is signalled to workflows."""
 
 import json
 from typing import Any
@@ -12,7 +12,8 @@ from temporalio.exceptions import ApplicationError
 
 from redrive import STEP, StepStatus
 from redrive.contracts import RunInput, RunState, StepSnapshot, StepState
-from workflows.inputs import NOTHING, read_run_input
+from redrive.dead_letters import ORDER_LIMIT, PROBLEM_LIMIT, Ending, Outcome, Replay, Resolve, Verb
+from workflows.inputs import NOTHING, read_message, read_order, read_run_input
 
 SNAPSHOTS = [StepSnapshot(name="a", policy=STEP), StepSnapshot(name="b", policy=STEP)]
 
@@ -67,3 +68,61 @@ def test_any_bytes_are_a_run_or_a_final_refusal(data: Any) -> None:
         read_run_input(raw(data if isinstance(data, bytes) else data.encode()))
     assert refused.value.non_retryable
     assert refused.value.type == "validation"
+
+
+ORDER = {"request_id": "r-1", "requested_by": "ada", "reason": "mended"}
+
+
+def signalled(value: Any) -> list[RawValue]:
+    """Return the arguments of a signal with one document."""
+    return [raw(json.dumps(value).encode())]
+
+
+def test_the_signals_name_is_the_orders_verb() -> None:
+    """Whoever signals `replay` need not say it again, and cannot say anything else."""
+    assert isinstance(read_order(signalled(ORDER), Verb.REPLAY), Replay)
+    assert isinstance(read_order(signalled({**ORDER, "verb": "discard"}), "replay"), Replay)
+    assert isinstance(read_order(signalled({**ORDER, "verb": "resolve", "output": {}})), Resolve)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verb", "sentence"),
+    [
+        ([], "replay", "the order is not JSON: 0 arguments; one is needed"),
+        (signalled(ORDER) * 2, "replay", "the order is not JSON: 2 arguments; one is needed"),
+        ([raw(b"{")], "replay", "the order is not JSON: EOF"),
+        ([raw(b" " * (ORDER_LIMIT + 1))], "replay", f"{ORDER_LIMIT + 1} bytes; the limit is {ORDER_LIMIT}"),
+        (signalled("mended"), "replay", "the order does not fit: "),
+        (signalled({**ORDER, "mode": "ALL"}), "replay", "mode"),
+        (signalled({**ORDER, "colour": "red"}), "replay", "colour"),
+        (signalled({**ORDER, "reason": ""}), "discard", "reason"),
+        (signalled({**ORDER, "input_patch": {"a": "\0"}}), "replay", "U+0000"),
+        (signalled(ORDER), "explode", "'explode' is not an order; there are replay, resolve, discard"),
+        (signalled({**ORDER, "verb": "explode"}), None, "explode"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_an_order_that_cannot_be_read_is_answered_with_a_sentence(
+    arguments: list[RawValue], verb: str | None, sentence: str
+) -> None:
+    """The sentence names the place, and is short enough to be kept."""
+    answer = read_order(arguments, verb)
+    assert isinstance(answer, str)
+    assert sentence in answer
+    assert len(answer) <= PROBLEM_LIMIT
+
+
+def test_a_message_of_another_workflow_is_read_or_named() -> None:
+    """The owner's word is taken as strictly as an operator's."""
+    assert read_message(Outcome, signalled({"ending": "succeeded"})) == Outcome(ending=Ending.SUCCEEDED)
+    assert "ending" in str(read_message(Outcome, signalled({"ending": "well"})))
+    assert "one is needed" in str(read_message(Outcome, []))
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=50), max_size=3), st.none() | st.sampled_from(list(Verb)) | st.text(max_size=80))
+def test_any_signal_is_an_order_or_a_sentence(data: list[bytes], verb: str | None) -> None:
+    """Nothing makes the readers raise: that would fail the workflow's task for ever."""
+    arguments = [raw(part) for part in data]
+    assert isinstance(read_order(arguments, verb), str)
+    assert isinstance(read_message(Outcome, arguments), str)

@@ -46,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.inputs import read_message, read_order
 
 LOCAL_TIMEOUT = timedelta(seconds=3)
-RECORD_TIMEOUT = timedelta(seconds=15)
+RECORD_TIMEOUT = timedelta(seconds=5)
 RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
 ALERT_TIMEOUT = timedelta(seconds=30)
 ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))

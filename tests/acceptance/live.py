@@ -159,6 +159,7 @@ class Sink:
     def __init__(self, delay: float = 0.15, refusal: str = "503 Service Unavailable") -> None:
         self.keys: dict[str, list[str]] = defaultdict(list)
         self.refusing = False
+        self.refused = 0
         self.address = ""
         self._delay = delay
         self._refusal = refusal
@@ -189,7 +190,9 @@ class Sink:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         await reader.readexactly(int(headers.get("content-length", 0)))
         status = self._refusal
-        if not self.refusing:
+        if self.refusing:
+            self.refused += 1
+        else:
             status = "200 OK"
             self.keys[request.split(" ")[1]].append(headers["idempotency-key"])
         await asyncio.sleep(self._delay)

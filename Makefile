@@ -5,7 +5,7 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fmt lock bench clean setup
+.PHONY: help demo up test check fmt lock bench chaos clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,8 +33,12 @@ lock: setup ## Bring the two requirement files in line with pyproject.toml
 	$(COMPILE) --group build -o requirements.txt --quiet
 	$(COMPILE) --group build --group dev -o requirements-dev.txt --quiet
 
-bench: setup ## Compare runs with the same steps as a plain Temporal workflow
+bench: setup ## Compare runs, dead letters and replays with plain Temporal workflows
 	$(BIN)/python -m tests.bench.runs
+	$(BIN)/python -m tests.bench.dead_letters
+
+chaos: setup ## Kill workers and PostgreSQL under a thousand dying runs and their replays (up to 12 minutes)
+	$(BIN)/python -m tests.chaos.dead_letters
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -10,6 +10,7 @@ from temporalio.client import Client
 
 from redrive import Redrive
 from redrive.dead_letters import LetterId
+from tests.acceptance.live import insist
 from tests.bench.contenders import PLAIN, REDRIVE
 from tests.bench.letter_plain import ParkingRun
 from tests.bench.letter_steps import PARKED_FILE, PIPELINE, STEP, Errand
@@ -66,9 +67,13 @@ class WithDeadLetters:
         return count
 
     async def order(self, folder: Path, run_id: str) -> None:
-        """Replay, and wait for the answer."""
+        """Replay, and wait for the answer; ask again when there is none, as the client says."""
         letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
-        answer = await self.redrive.dead_letters.replay(letter, requested_by="bench", reason="it is mended")
+        answer = await insist(
+            lambda: self.redrive.dead_letters.replay(
+                letter, requested_by="bench", reason="it is mended", request_id=run_id
+            )
+        )
         if not answer.accepted:
             raise RuntimeError(answer.message)
 

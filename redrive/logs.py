@@ -62,6 +62,10 @@ _EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
+# Made by us, or checked against a narrow pattern before a run starts: no secret fits, and every line has them.
+_PLAIN: Final = frozenset({"timestamp", "level", "logger", "tenant_id", "run_id", "pipeline", "module_id", "step"})
+
+
 class _Handler(logging.StreamHandler[Any]):
     """Write to what stderr is at that moment: a live table replaces it to keep lines out of its way."""
 
@@ -123,8 +127,9 @@ def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Pro
 
 def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
     def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        redacted: EventDict = redactor.value(dict(event))
-        return redacted
+        plain = {name: event[name] for name in event if name in _PLAIN}
+        redacted: EventDict = redactor.value({name: event[name] for name in event if name not in _PLAIN})
+        return {**redacted, **plain}
 
     if not pretty:
         return [redact, structlog.processors.JSONRenderer()]

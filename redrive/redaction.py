@@ -8,6 +8,7 @@ Every pattern runs in linear time: none can fail after an unbounded scan that an
 unbounded part is either consumed for good (possessive, optional end) or cannot hold another start.
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -57,6 +58,8 @@ class Redactor:
         extra = tuple(extra_keys)
         self._extra = frozenset(_plain(key) for key in extra)
         self._pairs = (_line_pattern(), _pair_pattern(extra))
+        # Names recur in every document and log line; what stands under them does not, and is not remembered.
+        self._name = functools.lru_cache(maxsize=4096)(self._judge_name)
 
     def text(self, text: str) -> str:
         """Return the text without the secrets in it."""
@@ -87,20 +90,22 @@ class Redactor:
         if depth > DEPTH_LIMIT:
             return MARK
         if isinstance(value, dict):
-            return {self._key(key): self._member(str(key), item, depth) for key, item in value.items()}
+            return dict(self._member(str(key), item, depth) for key, item in value.items())
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value(item, depth + 1) for item in value]
         if isinstance(value, int):
             return MARK if _is_card(value) else value
         return self.text(str(value))
 
-    def _member(self, key: str, item: Any, depth: int) -> Any:
-        if self.is_sensitive(key) and not (item is None or isinstance(item, bool)):
-            return MARK
-        return self._value(item, depth + 1)
+    def _member(self, key: str, item: Any, depth: int) -> tuple[str, Any]:
+        shown, sensitive = self._name(key)
+        if sensitive and not (item is None or isinstance(item, bool)):
+            return shown, MARK
+        return shown, self._value(item, depth + 1)
 
-    def _key(self, key: Any) -> str:
-        return self.text(str(key))
+    def _judge_name(self, key: str) -> tuple[str, bool]:
+        """Return a name as it may be shown, and whether what stands under it is secret."""
+        return self.text(key), self.is_sensitive(key)
 
     def _once(self, text: str) -> str:
         text = _PEM.sub(MARK, text)

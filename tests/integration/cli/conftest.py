@@ -1,80 +1,22 @@
-"""The `redrive` command as a real process, against the session's servers and a real worker process."""
+"""The `redrive` command against the session's servers and a real worker process."""
 
 import asyncio
 import contextlib
-import json
-import os
 import signal
-import sys
 import uuid
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from redrive.connection import connect_temporal
+from redrive.settings import Settings
 from starter.stack.state import StackInfo
 from tests.conftest import eventually
+from tests.integration.cli.command import CommandLine
+from tests.integration.cli.desk import Desk
 
-COMMAND = str(Path(sys.executable).with_name("redrive"))
-ROOT = Path(__file__).parents[3]
-_OURS = ("REDRIVE_", "TEMPORAL_", "DATABASE_URL")
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """The JSON that stdout holds, and nothing but it."""
-        return json.loads(self.out)
-
-    @property
-    def sentence(self) -> str:
-        """The refusal on stderr; fails when there is more than that, a traceback above all."""
-        first, *rest = self.err.strip().splitlines()
-        assert first.startswith("redrive: ")
-        assert all(line.startswith("Try `") for line in rest), self.err
-        return first.removeprefix("redrive: ")
-
-
-class CommandLine:
-    """Runs commands in a directory of their own."""
-
-    def __init__(self, directory: Path, **variables: str) -> None:
-        self.directory = directory
-        self.variables = variables
-
-    async def start(self, *words: str, program: str = COMMAND, **variables: str) -> Process:
-        """Start a command and return without waiting for it."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        return await asyncio.create_subprocess_exec(
-            *(program, *words),
-            cwd=self.directory,
-            env=inherited | {"PYTHONPATH": str(ROOT)} | self.variables | variables,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-        )
-
-    async def __call__(self, *words: str, stdin: str = "", program: str = COMMAND, **variables: str) -> Said:
-        """Run a command to its end."""
-        process = await self.start(*words, program=program, **variables)
-        try:
-            async with asyncio.timeout(40):
-                out, err = await process.communicate(stdin.encode())
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise
-        return Said(process.returncode or 0, out.decode(), err.decode())
+MODULES = "examples,tests.integration.cli.modules,tests.integration.cli.trip"
 
 
 @pytest.fixture
@@ -94,7 +36,7 @@ async def redrive(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) ->
         REDRIVE_TASK_QUEUE=f"queue-{uuid.uuid4().hex[:12]}",
         REDRIVE_READY_FILE=str(directory / "ready"),
     )
-    worker = await command.start("worker", "--modules", "examples,tests.integration.cli.modules")
+    worker = await command.start("worker", "--modules", MODULES)
     draining = asyncio.create_task(worker.communicate())
     try:
         await eventually(lambda: _exists(directory / "ready"))
@@ -104,6 +46,13 @@ async def redrive(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) ->
             worker.send_signal(signal.SIGTERM)
         await draining
     assert worker.returncode == 0
+
+
+@pytest.fixture
+async def desk(redrive: CommandLine, stack: StackInfo, tmp_path: Path) -> Desk:
+    """A tenant of its own, with runs that park."""
+    settings = Settings(temporal_address=stack.temporal_address, task_queue=redrive.variables["REDRIVE_TASK_QUEUE"])
+    return Desk(redrive, await connect_temporal(settings), settings.task_queue, tmp_path)
 
 
 async def _exists(path: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.integration.cli.conftest import COMMAND, CommandLine
+from tests.integration.cli.command import COMMAND, CommandLine
 
 ADA = '{"name": "Ada"}'
 
@@ -53,14 +53,32 @@ async def test_same_key_gives_the_same_run(redrive: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("json", [[], ["--json"]])
-async def test_failed_run_gives_exit_code_3(redrive: CommandLine, json: list[str]) -> None:
+async def test_parked_run_gives_exit_code_5(redrive: CommandLine, json: list[str]) -> None:
     """The error is shown as it is, markup of a terminal included, and stdout stays readable by a script."""
     said = await redrive("run", "start", "refuse", "--wait", *json)
-    assert said.code == 3
-    assert said.sentence.endswith("[run_failed]")
+    assert said.code == 5
+    assert "/refuse`" in said.sentence
+    assert said.sentence.endswith("[run_parked]")
     assert "the [red]card[/red] is stolen" in said.out
     if json:
-        assert said.document["status"] == "FAILED"
+        assert said.document["status"] == "DLQ_PENDING"
+
+
+async def test_failed_run_gives_exit_code_3(redrive: CommandLine) -> None:
+    """A run whose dead letter was discarded has FAILED: a wait for it says so."""
+    words = ("run", "start", "refuse", "--key", "cli:failed", "--json")
+    run_id = (await redrive(*words)).document["run_id"]
+    letter = f"{run_id}/refuse"
+
+    async def recorded() -> bool:
+        return (await redrive("dlq", "show", letter)).code == 0
+
+    await eventually(recorded)
+    assert (await redrive("dlq", "discard", letter, "--reason", "a test", "--yes")).code == 0
+    said = await redrive(*words, "--wait")
+    assert said.code == 3
+    assert said.sentence.endswith("[run_failed]")
+    assert said.document["status"] == "FAILED"
 
 
 async def test_canceled_run_gives_exit_code_4(redrive: CommandLine) -> None:
@@ -121,8 +139,8 @@ async def test_list_shows_what_was_asked_for(redrive: CommandLine) -> None:
         said = await redrive("run", "list", "--tenant", "lister", "--status", status, "--json")
         return [row["run_id"] for row in said.document]
 
-    assert await eventually(lambda: listed("failed")) == [run_id]
-    assert await listed("FAILED") == [run_id]
+    assert await eventually(lambda: listed("dlq-pending")) == [run_id]
+    assert await listed("DLQ_PENDING") == [run_id]
     table = await redrive("run", "list", "--tenant", "lister", "--pipeline", "refuse")
     assert f" {run_id} " in table.out
     assert "refuse (validation)" in table.out

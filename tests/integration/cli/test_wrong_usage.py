@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.integration.cli.conftest import ROOT, CommandLine
+from tests.integration.cli.command import ROOT, CommandLine
 
 REFUSALS = [
     (["run", "start", "hello", "--bogus"], 2, "unknown option: --bogus"),

@@ -138,7 +138,7 @@ class DeadLetters:
             answer: Answer = await handle.execute_update(
                 order.verb.value, order, id=order.request_id, result_type=Answer, rpc_timeout=ANSWER_TIMEOUT
             )
-        except RPCError as error:
+        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
             raise _run_error(run_id, error) from error
         return answer
 

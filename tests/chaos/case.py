@@ -24,6 +24,8 @@ T = TypeVar("T")
 TENANT = "chaos"
 STARTERS = 20
 WAITERS = 100
+# Orders that one caller has on their way.
+AT_ONCE = 8
 DATABASE_PATIENCE = 10.0
 # What a connection that breaks under a statement raises.
 DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -76,15 +78,14 @@ class Case:
         groups = max(1, callers // copies)
         letters = [self.letter(run_id) for run_id in self.runs.values()]
 
-        async def send(letters: Sequence[LetterId]) -> None:
-            for letter in letters:
-                answer = await self._insist(lambda letter=letter: self._replay(letter))  # type: ignore[misc]
-                self.answers.setdefault(letter.workflow_id, []).append(answer)
+        async def send(letter: LetterId) -> None:
+            answer = await self._insist(lambda: self._replay(letter))
+            self.answers.setdefault(letter.workflow_id, []).append(answer)
 
         async with asyncio.TaskGroup() as tasks:
             for group in range(groups):
                 for _ in range(copies):
-                    tasks.create_task(send(letters[group::groups]))
+                    tasks.create_task(_side_by_side(AT_ONCE, letters[group::groups], send))
 
     async def _replay(self, letter: LetterId) -> Answer:
         return await self.redrive.dead_letters.replay(

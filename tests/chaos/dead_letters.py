@@ -28,7 +28,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--callers", type=int, default=20, help="who send replays at once")
     parser.add_argument("--copies", type=int, default=4, help="how many of them send the same replay")
-    parser.add_argument("--trouble", type=float, default=240.0, help="at most so many seconds of trouble in each half")
+    parser.add_argument("--trouble", type=float, default=120.0, help="at most so many seconds of trouble in each half")
+    parser.add_argument("--limit", type=float, default=TIME_LIMIT, help="give up after so many seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     words = parser.parse_args()
     configure_logging("error")
@@ -49,7 +50,7 @@ def main() -> None:
 async def _bounded(words: argparse.Namespace) -> list[str]:
     print(f"seed {words.seed}, {words.runs} runs, {words.workers} workers")
     async with (
-        asyncio.timeout(TIME_LIMIT),
+        asyncio.timeout(words.limit),
         scene(runs=words.runs, workers=words.workers, seed=words.seed) as stage,
     ):
         return await _die(stage, words.trouble) or await _replay(stage, words)

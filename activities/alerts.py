@@ -11,7 +11,7 @@ from temporalio import activity
 from redrive.classify import category_of_status
 from redrive.contracts import Activity
 from redrive.dead_letters import Alert
-from redrive.errors import ServiceError
+from redrive.errors import InvalidInput, ServiceError
 from redrive.logs import get_logger
 from redrive.settings import AlertSettings
 
@@ -73,7 +73,11 @@ def _sentry(settings: AlertSettings) -> Any:
     """Return the Sentry SDK, set up, when a DSN is set."""
     if settings.sentry_dsn is None:
         return None
-    import sentry_sdk  # noqa: PLC0415  # optional: only those who use it install it
-
+    try:
+        import sentry_sdk  # noqa: PLC0415  # optional: only those who use it install it
+    except ImportError as error:
+        raise InvalidInput(
+            "REDRIVE_ALERTS: a Sentry DSN is set; install it with `pip install redrive[sentry]`"
+        ) from error
     sentry_sdk.init(dsn=settings.sentry_dsn.get_secret_value(), default_integrations=False, send_default_pii=False)
     return sentry_sdk

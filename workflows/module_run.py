@@ -362,7 +362,7 @@ class ModuleRun:
             policy = self._order.steps[names.index(first)].policy
             self._state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
         for step in self._state.steps[names.index(first) :]:
-            step.status = StepStatus.PENDING
+            step.status, step.output_size, step.failure = StepStatus.PENDING, None, None
             self._state.outputs.pop(step.name, None)
 
     def _fail(self, step: StepState, how: str) -> None:

@@ -40,7 +40,7 @@ async def list_dead_letters(
     pipeline: str | None = None,
     module: str | None = None,
     step: str | None = None,
-    category: Category | None = None,
+    category: Annotated[Category | None, Parameter(name_transform=str.lower)] = None,
     fingerprint: str | None = None,
     since: str | None = None,
     until: str | None = None,

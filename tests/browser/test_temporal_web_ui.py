@@ -1,38 +1,15 @@
 """Operators can work from the Temporal Web UI alone: what failed, and how to replay it, stands there."""
 
 import json
-import os
 import re
-import shutil
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
 from redrive import Registry, RunStatus
 from redrive.dead_letters import LetterStatus
 from starter.stack.state import StackInfo
 from tests.conftest import Running, WorkerFactory
 from tests.integration.dead_letters.lab import Case, register, wording
-
-CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-
-
-@pytest.fixture
-async def browser_page() -> AsyncIterator[Page]:
-    """A page of Chromium. Without Chromium: a failure in CI, a skip elsewhere."""
-    if not (Path(CHROMIUM).exists() or shutil.which(CHROMIUM)):
-        reason = f"there is no {CHROMIUM}: install Chromium, or set CHROMIUM to where it is"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = await browser.new_page(viewport={"width": 1600, "height": 1200})
-        yield page
-        await browser.close()
 
 
 def case_of(running: Running) -> Case:

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SearchAttribute, Workflow
@@ -210,7 +210,8 @@ class DeadLetter:
                 start_to_close_timeout=LOCAL_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
-        except ActivityError as error:
+        except FailureError as error:
+            # Not ActivityError: rebuilt from history, a local activity's failure comes without that cover.
             if is_cancelled_exception(error):
                 raise
         return await workflow.execute_activity(

@@ -22,13 +22,15 @@ ROOT = Path(__file__).parents[3]
 def stopped(pid: int) -> Iterator[None]:
     """Stop a server and its children for the length of the block: connections hang, new ones, too."""
     server = psutil.Process(pid)
-    processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        process.suspend()
+    server.suspend()
+    children = server.children(recursive=True)
     try:
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.suspend()
         yield
     finally:
-        for process in processes:
+        for process in (*children, server):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 

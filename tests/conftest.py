@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +21,9 @@ from starter.stack.state import StackInfo
 from worker import running_worker
 
 T = TypeVar("T")
+
+# A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ def json_problem(value: object) -> str | None:
     pending: list[tuple[str, object, int]] = [("", value, 1)]
     while pending:
         path, item, depth = pending.pop()
-        if depth > DEPTH_LIMIT:
+        if depth > DEPTH_LIMIT and isinstance(item, dict | list):
             return f"{path[:80]}: nested deeper than {DEPTH_LIMIT} levels"
         if isinstance(item, dict):
             for name, inner in item.items():

@@ -44,7 +44,7 @@ WRONG = [
     ("run continue run-1", "--reason"),
     ("dlq bogus", "list, show"),
     ("dlq list --status bogus", '"replaying"'),
-    ("dlq list --category bogus", '"rate-limit"'),
+    ("dlq list --category bogus", '"rate_limit"'),
     ("dlq list --limit 1001", "--limit"),
     ("dlq show", "ID"),
     ("dlq replay run-1/pay", "--reason"),

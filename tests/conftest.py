@@ -85,7 +85,7 @@ def worker(settings: Settings, temporal: Client, registry: Registry) -> WorkerFa
     return run
 
 
-async def eventually(ask: Callable[[], Awaitable[T | None]], *, within: float = 20.0) -> T:
+async def eventually(ask: Callable[[], Awaitable[T | None]], *, within: float = 45.0) -> T:
     """Return the first answer that is true, or fail."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within

@@ -184,12 +184,11 @@ async def test_no_try_is_made_that_could_not_begin_before_the_policys_deadline(
     worker: WorkerFactory, registry: Registry
 ) -> None:
     """The cycle ends with its last error as soon as the next wait would run past the deadline."""
-    policy = quick(base=milliseconds(200), factor=1, cap=milliseconds(200), max_attempts=100, deadline=0.7)
+    policy = quick(base=milliseconds(200), factor=100, cap=20, max_attempts=100, deadline=15)
     flaky = Flaky(registry, policy, always(Transient("never", category=Category.NETWORK)))
     async with worker() as running:
         view = await run_until_settled(running.redrive, "p")
-    assert 1 <= len(flaky.started) <= 4
-    assert flaky.started[-1] - flaky.started[0] < 0.7
+    assert len(flaky.started) == 2
     failure = view.steps[0].failure
     assert failure is not None
     assert (failure.category, failure.message) == (Category.NETWORK, "never")
@@ -221,7 +220,7 @@ async def test_the_timeout_of_an_attempt_really_stops_the_call(worker: WorkerFac
     async with worker() as running:
         view = await run_until_settled(running.redrive, "p")
     assert len(hanging.lasted) == 2
-    assert all(0.2 <= lasted < 1.2 for lasted in hanging.lasted)
+    assert all(0.2 <= lasted < 20 for lasted in hanging.lasted)
     failure = view.steps[0].failure
     assert failure is not None
     assert failure.category is Category.TIMEOUT
@@ -230,13 +229,13 @@ async def test_the_timeout_of_an_attempt_really_stops_the_call(worker: WorkerFac
 
 async def test_the_policys_deadline_really_stops_the_call(worker: WorkerFactory, registry: Registry) -> None:
     """A module that still runs when the time for all attempts is used up is cancelled then, not at its own timeout."""
-    hanging = Hanging(registry, quick(timeout=30, deadline=0.4))
+    hanging = Hanging(registry, quick(timeout=30, deadline=1.5))
     async with worker() as running:
         view = await run_until_settled(running.redrive, "p")
         failure = view.steps[0].failure
     assert failure is not None
     assert failure.category is Category.TIMEOUT
-    assert failure.message == "the step used up the 0.4 s that its policy allows for all attempts"
+    assert failure.message == "the step used up the 1.5 s that its policy allows for all attempts"
     assert view.steps[0].attempt == 1
     assert len(hanging.lasted) == 1
-    assert hanging.lasted[0] < 1.4
+    assert hanging.lasted[0] < 20

@@ -12,7 +12,7 @@ from redrive.errors import Category, TooLarge, UnknownPipeline
 from tests.conftest import Running, WorkerFactory
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_until_settled
 
-NO_WORKER_IS_SAID_WITHIN = 8.0
+NO_WORKER_IS_SAID_WITHIN = 30.0
 
 
 def stranger(running: Running) -> Redrive:

@@ -22,9 +22,9 @@ async def test_a_loop_that_stays_blocked_is_given_up(capsys: pytest.CaptureFixtu
     given_up: list[float] = []
     with StallGuard(timedelta(seconds=0.1), give_up=lambda: given_up.append(time.monotonic())):
         began = time.monotonic()
-        time.sleep(0.4)  # noqa: ASYNC251 - this is what the guard is for
+        time.sleep(1)  # noqa: ASYNC251 - this is what the guard is for
     assert len(given_up) == 1
-    assert 0.1 <= given_up[0] - began < 0.4
+    assert 0.1 <= given_up[0] - began < 1
     told = capsys.readouterr()
     assert "worker.stalled" in told.out + told.err
     assert "test_stalls.py" in told.out + told.err

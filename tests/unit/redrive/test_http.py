@@ -254,7 +254,7 @@ async def test_deadline_covers_the_whole_answer(stage: Stage, answer: Any) -> No
     stage.server.on("/x", answer)
     started = time.monotonic()
     error = await failure(stage, timeout=SHORT)
-    assert 0.15 <= time.monotonic() - started < 5
+    assert 0.15 <= time.monotonic() - started < 30
     assert error.category is Category.TIMEOUT
     assert "gave no full answer in 0.15 s" in str(error)
 

@@ -32,6 +32,7 @@ from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from store.database import Database
+from workflows.arguments import OneInput
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
 from workflows.module_run import ModuleRun
@@ -89,6 +90,7 @@ def build_worker(
             alerts.raise_alert,
         ],
         workflow_runner=workflow_runner(),
+        interceptors=[OneInput()],
         build_id=settings.build_id,
         max_concurrent_activities=settings.max_concurrent_steps,
         max_cached_workflows=settings.max_cached_runs,

@@ -1,7 +1,10 @@
 """The way to Temporal: from the environment, a Temporal profile, or the embedded stack of this directory."""
 
 import asyncio
+import atexit
+import functools
 import json
+import time
 from pathlib import Path
 
 from temporalio.client import Client
@@ -15,11 +18,13 @@ from redrive.settings import Settings
 STACK_FILE = "stack.json"
 DEFAULT_ADDRESS = "localhost:7233"
 CONNECT_TIMEOUT = 10.0
+SETTLE_TIME = 0.1
 
 
 async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -> Client:
     """Connect to Temporal, or say what to do when it does not answer. `runtime` is where its metrics go."""
     config = _connect_config(settings)
+    _settle_at_exit()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime)
@@ -28,6 +33,13 @@ async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -
             f"no Temporal server answers at {config['target_host']} ({_reason(error)}): "
             "start one with `redrive up`, or set TEMPORAL_ADDRESS"
         ) from error
+
+
+@functools.cache
+def _settle_at_exit() -> None:
+    """Let Temporal's native threads let go of Python before it ends: one that has not, aborts the process (SIGABRT)."""
+    # https://github.com/temporalio/sdk-python/issues/300: there is nothing to close or to wait for.
+    atexit.register(time.sleep, SETTLE_TIME)
 
 
 def _reason(error: Exception) -> str:

@@ -146,3 +146,16 @@ async def test_a_start_that_cannot_work_fails_the_run_with_a_sentence(
     assert "hunter2" not in cause.message
     assert (view.status, view.error, view.note) == (RunStatus.FAILED, cause.message, None)
     assert good.status is RunStatus.SUCCESS
+
+
+async def test_a_second_input_fails_the_run_with_a_sentence(worker: WorkerFactory, registry: Registry) -> None:
+    """Two `--input` of `temporal workflow start` end the run FAILED: its workflow task is not tried for ever."""
+    add_pipelines(registry)
+    async with worker() as running:
+        run_id = await start(running, {"pipeline": "good", "payload": {}}, {"n": 1})
+        with pytest.raises(WorkflowFailureError) as failed:
+            await running.temporal.get_workflow_handle(run_id).result()
+        view = await running.redrive.status(run_id)
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.message == "ModuleRun was given 2 inputs; it takes one JSON document"
+    assert view.status is RunStatus.FAILED

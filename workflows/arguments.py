@@ -1,0 +1,31 @@
+"""A workflow takes one input: more fail the workflow itself, not its workflow task again and again for ever."""
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from redrive.errors import Category
+
+
+class OneInput(Interceptor):
+    """Refuse what `temporal workflow start` was given more than one `--input` for."""
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002, ARG002
+        """Return what looks at the inputs of each workflow."""
+        return _OneInput
+
+
+class _OneInput(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - the name is the SDK's
+        given = len(input.args)
+        if given > 1:
+            sentence = f"{workflow.info().workflow_type} was given {given} inputs; it takes one JSON document"
+            raise ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
+        return await super().execute_workflow(input)

@@ -25,7 +25,7 @@ def _mark(message: str, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (f"no order {uuid.uuid4()}", f"no order {uuid.uuid4()}"),
+        ("no order 28febb3b-96b1-4714-8fd4-74fc7e5d2c62", "no order 7da15ce6-3749-439f-833c-9e2e9a92fa37"),
         ("run-0123456789abcdef0123456789abcdef is gone", "run-zz23456789abcdef0123456789abcdzz is gone"),
         ("charge ch_3MmlLrLkdIwHu7ix0snN0B15 failed", "charge ch_9ZzlLrLkdIwHu7ix0snN0Xyz failed"),
         ("took 1.5 s of 2", "took 10.25 s of 30"),

@@ -52,15 +52,15 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def contenders() -> AsyncIterator[list[Contender]]:
+async def contenders(plain_runner: str) -> AsyncIterator[list[Contender]]:
     """Bring up the two that make runs which succeed."""
-    async with stage("tests.bench.modules") as on:
+    async with stage("tests.bench.modules", plain_runner) as on:
         runs = {REDRIVE: partial(_run_redrive, on.redrive), PLAIN: partial(_run_plain, on.client)}
         yield [Contender(name, on.workers[name], on.server, runs[name]) for name in (REDRIVE, PLAIN)]
 
 
 @contextlib.asynccontextmanager
-async def stage(modules: str) -> AsyncIterator[Stage]:
+async def stage(modules: str, plain_runner: str = "sandbox") -> AsyncIterator[Stage]:
     """Bring up a stack with a worker for each contender; everything is stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as directory:
         state = Path(directory)
@@ -71,7 +71,7 @@ async def stage(modules: str) -> AsyncIterator[Stage]:
             try:
                 await workers.start(
                     worker_program(REDRIVE, find_worker(), environment, state / REDRIVE),
-                    _plain_program(address, environment, state / PLAIN),
+                    _plain_program(address, environment, state / PLAIN, plain_runner),
                 )
                 client = await connect_temporal(Settings(temporal_address=address))
                 yield Stage(
@@ -92,11 +92,11 @@ def with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]
     return kept | {"PYTHONPYCACHEPREFIX": str(state / "bytecode")}
 
 
-def _plain_program(address: str, environment: Mapping[str, str], ready_file: Path) -> Program:
+def _plain_program(address: str, environment: Mapping[str, str], ready_file: Path, runner: str) -> Program:
     return Program(
         name=PLAIN,
         title="the plain worker",
-        command=[sys.executable, "-m", "tests.bench.plain_worker", address, PLAIN, str(ready_file)],
+        command=[sys.executable, "-m", "tests.bench.plain_worker", address, PLAIN, str(ready_file), runner],
         environment=environment,
         directory=Path.cwd(),
         ready=partial(asyncio.to_thread, ready_file.exists),

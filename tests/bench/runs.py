@@ -31,12 +31,18 @@ def main() -> None:
         "--runs", type=_count, default=150, help="runs of a contender in a round (default 150; one at once: a fifth)"
     )
     parser.add_argument("--rounds", type=_count, default=5, help="rounds of each case (default 5)")
+    parser.add_argument(
+        "--plain",
+        choices=("sandbox", "bare"),
+        default="sandbox",
+        help="how the plain contender runs workflows: in Temporal's sandbox (as it comes), or bare, as Redrive does",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     words = parser.parse_args()
     configure_logging("warning")
     code = 0
     try:
-        comparisons = asyncio.run(bench(words.runs, words.rounds))
+        comparisons = asyncio.run(bench(words.runs, words.rounds, words.plain))
         print(_as_json(comparisons)) if words.json else _show(comparisons)
     except StackError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -57,9 +63,9 @@ def _count(text: str) -> int:
     return number
 
 
-async def bench(runs: int, rounds: int) -> list[Comparison]:
+async def bench(runs: int, rounds: int, plain_runner: str) -> list[Comparison]:
     """Measure every case on a stack of its own."""
-    async with asyncio.timeout(TIME_LIMIT), contenders() as (redrive, plain):
+    async with asyncio.timeout(TIME_LIMIT), contenders(plain_runner) as (redrive, plain):
         return [
             await _case(redrive, plain, steps=steps, at_once=at_once, runs=runs, rounds=rounds)
             for steps, at_once in CASES

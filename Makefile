@@ -5,7 +5,7 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fmt lock bench chaos clean setup
+.PHONY: help demo up test check coverage fmt lock bench chaos clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: ## Run all tests on a stack of their own
 
 check: ## Lint, check formatting, types, import arrows and the compose file
 	$(PYTHON) run.py check
+
+coverage: ## Run all tests and list the lines that none of them reached
+	$(PYTHON) run.py test --numprocesses 3 --dist loadfile --no-loadscope-reorder --cov --cov-report term
 
 setup: ## Make the development environment, or bring it up to date
 	@$(PYTHON) run.py test --version > /dev/null

@@ -25,7 +25,7 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed"
 RUNTIME, DEVELOPMENT = "requirements.txt", "requirements-dev.txt"
 # All tests wait more than they compute: three files at a time, each process with a stack of its own.
-SIDE_BY_SIDE = ["--numprocesses", "3", "--dist", "loadfile"]
+SIDE_BY_SIDE = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],

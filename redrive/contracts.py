@@ -177,6 +177,14 @@ class RunState(Message):
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
 
 
+class KeyClaim(Message):
+    """What a run keeps of the idempotency key that it was started with, for the key's row."""
+
+    generation: int = 0
+    request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
+    expires_at: datetime
+
+
 class RunInput(Message):
     """What starts a run. A pipeline and a payload are enough: the rest has defaults."""
 
@@ -191,6 +199,15 @@ class RunInput(Message):
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
     state: RunState | None = None
+
+    @property
+    def claim(self) -> KeyClaim | None:
+        """What the row of the key needs; None for a run whose start was not made with one."""
+        if self.key is None or self.key_expires_at is None:
+            return None
+        return KeyClaim(
+            generation=self.generation, request_hash=self.request_hash or "", expires_at=self.key_expires_at
+        )
 
 
 class RunView(Message):
@@ -252,14 +269,6 @@ class KeyStatus(StrEnum):
     PROCESSING = "processing"
     COMPLETED = "completed"
     FAILED = "failed"
-
-
-class KeyClaim(Message):
-    """What a run keeps of the idempotency key that it was started with, for the key's row."""
-
-    generation: int = 0
-    request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
-    expires_at: datetime
 
 
 class LastStep(Message):

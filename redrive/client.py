@@ -156,6 +156,13 @@ class Redrive:
             view.status = execution_status(description)
         return with_pending(view, description)
 
+    async def is_open(self, run_id: str) -> bool:
+        """Tell by Temporal's word whether a run is open; one that Temporal does not know is not."""
+        try:
+            return not execution_status(await self._describe(run_id)).closed
+        except RunNotFound:
+            return False
+
     async def result(self, run_id: str) -> RunResult:
         """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled.
 

@@ -271,6 +271,13 @@ class KeyStatus(StrEnum):
     FAILED = "failed"
 
 
+class KeySweep(Message):
+    """What a sweep over the idempotency keys did."""
+
+    settled: int = Field(description="keys whose run had ended without a word about it in the database")
+    deleted: int = Field(description="keys and stored results whose time was up")
+
+
 class LastStep(Message):
     """What the row of a finished run needs: the last step's activity writes it on its way."""
 

@@ -129,7 +129,7 @@ async def test_a_failed_key_answers_with_its_error(
 async def test_a_lost_word_about_the_end_is_found_by_the_next_start(
     worker: WorkerFactory, registry: Registry, caller: Redrive, pool: Pool, tenant: str
 ) -> None:
-    """A run that ended without a word in the database: the next start with the key asks Temporal, and writes it down."""
+    """A run ended without a word in the database: the next start with the key asks Temporal, and writes it down."""
     waiting = asyncio.Event()
 
     @registry.module("wait")
@@ -237,9 +237,7 @@ async def test_a_failed_key_is_freed_only_by_policy(
     """By default a key whose run FAILED answers with the failure; the setting lets it start anew."""
     add_good_pipeline(registry)
     claims = PostgresClaims(database_url(settings), free_failed=freed)
-    async with Redrive(
-        caller._client, task_queue=settings.task_queue, registry=registry, claims=claims
-    ) as redrive:
+    async with Redrive(caller._client, task_queue=settings.task_queue, registry=registry, claims=claims) as redrive:
         first = await redrive.start("good", {}, tenant=tenant, key="k")
         await caller._client.get_workflow_handle(first.run_id).terminate("test")
         found = await redrive.start("good", {}, tenant=tenant, key="k")
@@ -250,7 +248,7 @@ async def test_a_failed_key_is_freed_only_by_policy(
 
 
 async def test_a_refused_start_gives_the_key_back(
-    worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, pool: Pool, tenant: str
+    *, worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, pool: Pool, tenant: str
 ) -> None:
     """A worker refuses the pipeline: no row stays behind, and the key is free for what is right."""
     add_good_pipeline(registry)

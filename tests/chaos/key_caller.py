@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic_core import from_json
+from temporalio import activity
 from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -99,14 +100,16 @@ class DyingInterceptor(Interceptor):
         return _DieWhenStarted(super().intercept_client(next))
 
 
-def keyed_registry(calls: list[str] | None = None) -> Registry:
-    """Return the code of the pipeline; a worker's counts its calls."""
+def keyed_registry(calls: list[str] | None = None, gate: asyncio.Event | None = None) -> Registry:
+    """Return the code of the pipeline; a worker's notes the execution of each call, and may keep it waiting."""
     registry = Registry()
 
     @registry.module(STEP)
     async def effect(ctx: ModuleContext, given: Given) -> Given:
         if calls is not None:
-            calls.append(ctx.idempotency_key)
+            calls.append(activity.info().workflow_run_id or "")
+        if gate is not None:
+            await gate.wait()
         return Given(n=given.n + 1)
 
     Pipeline(PIPELINE, effect, registry=registry)
@@ -158,7 +161,12 @@ class Caller:
     answers: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_after: int | None = None
-    said: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether all of its starts were answered."""
+        return len(self.answers) == self.config.starts
 
     async def run(self) -> int:
         """Run it to its end, or to its violent end, and return the exit code."""
@@ -170,6 +178,7 @@ class Caller:
             await self._listen(process)
             return await process.wait()
         finally:
+            self.is_over = True
             if process.returncode is None:
                 process.kill()
                 await process.wait()
@@ -188,7 +197,6 @@ class Caller:
             self.errors.append(word["error"])
         elif word:
             self.answers.append(word)
-        self.said.set()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.claims import ClaimRequest, Settlement
+from redrive.claims import ClaimRequest, Settlement, without_secrets
 from redrive.contracts import Activity, KeySweep, RunStatus
 from redrive.keyed import outcome_of
 from redrive.logs import get_logger
@@ -78,10 +78,7 @@ class KeyActivities:
         status = execution_status(description)
         if not status.closed:
             return None
-        end = await outcome_of(self._client, row.run_id, status)
-        if self._redactor.value(end.output) != end.output:
-            return end.model_copy(update={"output": None})
-        return end
+        return without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
 
     async def _delete_expired(self) -> int:
         """Delete what has expired, once Temporal has forgotten it as well: the first generation's run id is free."""

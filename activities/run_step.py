@@ -26,7 +26,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from activities.dedupe import once
 from activities.results import packed_result, plain_result
-from redrive.claims import Settlement
+from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
     ERROR_TEXT_LIMIT,
@@ -183,9 +183,10 @@ class StepActivities:
             log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
     def _end(self, last: LastStep, output: Any) -> Settlement:
-        """Return what a key answers with. Not an output with secrets: that is read from the run."""
-        kept = last.claim is not None and self._redactor.value(output) == output
-        return Settlement(status=RunStatus.SUCCESS, output=output if kept else None)
+        """Return what a key answers with, for a run that has one."""
+        if last.claim is None:
+            return Settlement(status=RunStatus.SUCCESS)
+        return without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""

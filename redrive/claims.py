@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from redrive.contracts import KeyStatus, Message, RunStatus
+from redrive.redaction import Redactor
 
 
 class ClaimRequest(Message):
@@ -54,6 +55,13 @@ class Settlement(Message):
     status: RunStatus
     output: Any = None
     error: str | None = None
+
+
+def without_secrets(settlement: Settlement, redactor: Redactor) -> Settlement:
+    """Return what may be stored: an output with secrets is left out, and read from the run instead."""
+    is_plain = redactor.value(settlement.output) == settlement.output
+    error = None if settlement.error is None else redactor.text(settlement.error)
+    return settlement.model_copy(update={"output": settlement.output if is_plain else None, "error": error})
 
 
 class Claims(Protocol):

@@ -47,6 +47,7 @@ from redrive.keys import KEY_TTL, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.operators import DeadLetters
 from redrive.pending import with_pending
+from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.starting import start_run
 from redrive.visibility import execution_status, runs_query, summary
@@ -259,7 +260,11 @@ def _claims(settings: Settings) -> Claims | None:
     from store.claims import PostgresClaims  # noqa: PLC0415
 
     try:
-        return PostgresClaims(database_url(settings), free_failed=settings.free_failed_keys)
+        return PostgresClaims(
+            database_url(settings),
+            free_failed=settings.free_failed_keys,
+            redactor=Redactor(settings.redacted_keys),
+        )
     except Unavailable:
         return None
 

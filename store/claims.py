@@ -7,9 +7,10 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from redrive.claims import Claim, ClaimRequest, Settlement
+from redrive.claims import Claim, ClaimRequest, Settlement, without_secrets
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
+from redrive.redaction import Redactor
 from store.database import Database
 from store.keys import claim_key, release_key, settle_key
 from store.tenancy import Pool
@@ -27,9 +28,12 @@ log = get_logger(__name__)
 class PostgresClaims:
     """Keep keys in a database, and go on without it while it is away."""
 
-    def __init__(self, database_url: str, *, free_failed: bool = False, max_size: int = 10) -> None:
+    def __init__(
+        self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
+    ) -> None:
         self._database = Database(database_url, max_size=max_size)
         self._free_failed = free_failed
+        self._redactor = redactor or Redactor()
         self._asked_again_at = 0.0
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
@@ -42,7 +46,8 @@ class PostgresClaims:
 
     async def settle(self, request: ClaimRequest, settlement: Settlement) -> None:
         """Write how the run of the key ended, where the worker's own word about it was lost."""
-        await self._asked(request, lambda pool: settle_key(pool, request, settlement))
+        stored = without_secrets(settlement, self._redactor)
+        await self._asked(request, lambda pool: settle_key(pool, request, stored))
 
     async def close(self) -> None:
         """Close the connections."""

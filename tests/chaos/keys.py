@@ -17,11 +17,14 @@ from pathlib import Path
 
 import psutil
 
+from redrive import Redrive
+from redrive.connection import connect_temporal
 from redrive.contracts import KeyStatus
 from redrive.keys import run_id_for_key
 from redrive.logs import configure_logging
 from redrive.settings import Settings
 from starter.stack.stack import Stack
+from store.claims import PostgresClaims
 from store.database import Database
 from store.keys import get_key
 from tests.chaos.key_burst import Burst
@@ -40,6 +43,15 @@ class Scene:
     stack: Stack
     calls: list[str]
     gate: asyncio.Event
+
+    @contextlib.asynccontextmanager
+    async def caller(self) -> AsyncIterator[Redrive]:
+        """A caller in this process."""
+        info = self.stack.info
+        client = await connect_temporal(Settings(temporal_address=info.temporal_address))
+        claims = PostgresClaims(info.database_url.get_secret_value())
+        async with Redrive(client, task_queue=info.task_queue, registry=keyed_registry(), claims=claims) as redrive:
+            yield redrive
 
     async def burst(self, trouble: str, *, starts: int, callers: int, at_once: int) -> tuple[Burst, list[str]]:
         """Have callers start with one key while the trouble goes on, and say what is wrong afterwards."""

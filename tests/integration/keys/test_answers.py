@@ -5,10 +5,6 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
 
 from redrive import IdempotencyMismatch, ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
 from redrive.connection import database_url
@@ -30,24 +26,6 @@ async def row(pool: Pool, tenant: str, key: str) -> KeyRecord:
     return record
 
 
-async def forget(client: Client, run_id: str) -> None:
-    """Have Temporal forget a run, as it does when its retention is over."""
-    await client.workflow_service.delete_workflow_execution(
-        DeleteWorkflowExecutionRequest(
-            namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=run_id)
-        )
-    )
-
-    async def gone() -> bool:
-        try:
-            await client.get_workflow_handle(run_id).describe()
-        except RPCError:
-            return True
-        return False
-
-    await eventually(gone, within=60)
-
-
 async def test_a_key_answers_with_its_run_and_then_with_its_result(
     worker: WorkerFactory, registry: Registry, caller: Redrive, pool: Pool, tenant: str
 ) -> None:
@@ -67,30 +45,6 @@ async def test_a_key_answers_with_its_run_and_then_with_its_result(
     assert (third.status, third.response, third.error) == (RunStatus.SUCCESS, result.output, None)
     assert (claimed.status, claimed.domain, claimed.user_id) == (KeyStatus.PROCESSING, "billing", "ann")
     assert (completed.status, completed.response) == (KeyStatus.COMPLETED, result.output)
-
-
-async def test_a_key_outlives_temporals_memory(
-    worker: WorkerFactory, registry: Registry, caller: Redrive, temporal: Client, tenant: str
-) -> None:
-    """Temporal has deleted the run: the key still answers with it and its output, and nothing runs again."""
-    calls: list[int] = []
-
-    @registry.module("count")
-    async def count(ctx: ModuleContext, given: Number) -> Number:
-        calls.append(given.n)
-        return Number(n=given.n + 1)
-
-    Pipeline("p", count, registry=registry)
-    async with worker():
-        first = await caller.start("p", {"n": 1}, tenant=tenant, key="k")
-        await caller.result(first.run_id)
-        await forget(temporal, first.run_id)
-        again = await caller.start("p", {"n": 1}, tenant=tenant, key="k")
-        with pytest.raises(IdempotencyMismatch):
-            await caller.start("p", {"n": 2}, tenant=tenant, key="k")
-    assert (again.run_id, again.is_cached, again.status) == (first.run_id, True, RunStatus.SUCCESS)
-    assert again.response == {"n": 2}
-    assert calls == [1]
 
 
 async def test_a_failed_key_answers_with_its_error(

@@ -8,10 +8,11 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.keys import KeyActivities
-from redrive import Redrive, Registry, RunStatus
+from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
 from redrive.claims import ClaimRequest, Settlement, Verdict
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus, KeySweep, Workflow
+from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, KeyInUse
 from redrive.keys import run_id_for_key
 from redrive.redaction import Redactor
@@ -25,7 +26,7 @@ from store.keys import KeyFilter, KeyRecord, claim_key, delete_expired, get_key,
 from store.step_results import Execution, begin
 from store.tenancy import Pool
 from tests.conftest import WorkerFactory, eventually
-from tests.integration.runs.samples import add_good_pipeline
+from tests.integration.runs.samples import Number, add_good_pipeline
 from tests.integration.store.letters import new_tenant
 
 LONG_AGO = timedelta(days=400)
@@ -69,6 +70,35 @@ async def test_a_reset_key_starts_a_new_run_and_is_audited(
     assert second.run_id == third.run_id == reset.run_id == run_id_for_key(tenant, "k", 1)
     assert (line.action, line.actor, line.reason, line.run_id) == ("key_reset", "ann", "wrong", first.run_id)
     assert line.after == {"generation": 1, "run_id": second.run_id, "forced": False}
+
+
+async def test_a_restarted_run_takes_the_key_along(
+    worker: WorkerFactory, registry: Registry, caller: Redrive, pool: Pool, tenant: str
+) -> None:
+    """The run of a dead letter is gone and an operator restarts it: the key belongs to the new run at once."""
+
+    @registry.module("dies")
+    async def dies(ctx: ModuleContext, given: Number) -> Number:
+        raise Terminal("no")
+
+    Pipeline("p", dies, registry=registry)
+    async with worker():
+        first = await caller.start("p", {}, tenant=tenant, key="k")
+        letter = LetterId(tenant=tenant, run_id=first.run_id, step="dies")
+
+        async def is_recorded() -> bool:
+            lines = await list_audit(pool, tenant)
+            return bool(lines)
+
+        await eventually(is_recorded)
+        await caller._client.get_workflow_handle(first.run_id).terminate("test")
+        answer = await caller.dead_letters.restart(letter, requested_by="ann", reason="it is gone")
+        record = await found(pool, tenant, "k")
+        again = await caller.start("p", {}, tenant=tenant, key="k")
+    assert answer.accepted
+    assert (record.generation, record.status) == (1, KeyStatus.PROCESSING)
+    assert again.run_id == record.run_id == run_id_for_key(tenant, "k", 1)
+    assert again.is_cached
 
 
 async def test_a_late_word_of_the_old_generation_does_not_undo_a_reset(pool: Pool, tenant: str) -> None:

@@ -34,6 +34,12 @@ class Burst:
                 task.cancel()
             await asyncio.gather(*calling, return_exceptions=True)
 
+    async def until_ready(self) -> None:
+        """Wait until all callers are connected."""
+        async with asyncio.timeout(PATIENCE):
+            while not all(caller.is_ready or caller.is_over for caller in self.callers):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     async def until_heard(self, count: int) -> None:
         """Wait until so many starts were answered or have failed, or all callers have ended."""
         async with asyncio.timeout(PATIENCE):

@@ -161,6 +161,7 @@ class Caller:
     answers: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_after: int | None = None
+    is_ready: bool = False
     is_over: bool = False
 
     @property
@@ -193,6 +194,7 @@ class Caller:
 
     def _take(self, line: bytes) -> None:
         word = from_json(line)
+        self.is_ready = True
         if "error" in word and "run_id" not in word:
             self.errors.append(word["error"])
         elif word:

@@ -71,6 +71,7 @@ class Scene:
         burst = Burst.of(config, callers=callers, killed=2)
         run_id = run_id_for_key(tenant, key)
         async with burst.running():
+            await burst.until_ready()
             await burst.until_heard(starts // 10)
             await self._make(trouble, burst, starts)
         return burst, burst.violations(run_id, set(self.calls)) + await self._row_problems(tenant, key)

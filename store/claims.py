@@ -31,7 +31,7 @@ class PostgresClaims:
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
-        self._database = Database(database_url, max_size=max_size)
+        self._database = Database(database_url, max_size=max_size, tidy=False)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
         self._asked_again_at = 0.0

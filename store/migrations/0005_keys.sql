@@ -67,7 +67,9 @@ DECLARE
     wish redrive.idempotency_keys := jsonb_populate_record(NULL::redrive.idempotency_keys, given);
     known redrive.idempotency_keys;
 BEGIN
-    PERFORM set_config('redrive.tenant', wish.tenant, true);
+    -- No waiting for the disk: whoever claims a key again that a crash of the server took back computes the same run id,
+    -- and finds the run.
+    PERFORM set_config('redrive.tenant', wish.tenant, true), set_config('synchronous_commit', 'off', true);
     -- One statement: of any number of callers one inserts, and the others see its row.
     INSERT INTO redrive.idempotency_keys AS old
         (tenant, key, domain, user_id, generation, run_id, pipeline, status, request_hash, expires_at)

@@ -122,6 +122,9 @@ class KeyedStarts:
                 return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
         except RPCError as error:
             raise _not_started(order, error) from error
+        except RuntimeError as error:
+            # A lazy client that has never been connected says so in the SDK's own words.
+            raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
         description = await self._describe(run_id)
         if description is None:
             raise OutcomeUnknown(f"the run of key {order.key!r} was there and is gone: try the same key again")

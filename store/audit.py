@@ -24,6 +24,7 @@ class Action(StrEnum):
     CONTINUED = "continued"
     REFUSED = "refused"
     ORPHANED = "orphaned"
+    KEY_RESET = "key_reset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,19 @@ class Entry:
     request_id: str | None = None
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """One line of the audit log that is about a run and no dead letter."""
+
+    action: Action
+    tenant: str
+    run_id: str
+    actor: str
+    reason: str
+    before: dict[str, Any]
+    after: dict[str, Any]
 
 
 _INSERT: Final = """
@@ -60,6 +74,23 @@ async def write(connection: Connection, entry: Entry) -> None:
         clean_or_none(entry.request_id),
         None if entry.before is None else json_text(entry.before),
         None if entry.after is None else json_text(entry.after),
+    )
+
+
+async def write_run_entry(connection: Connection, entry: RunEntry) -> None:
+    """Append an entry about a run."""
+    await connection.execute(
+        _INSERT,
+        entry.tenant,
+        entry.action.value,
+        None,
+        entry.run_id,
+        None,
+        clean(entry.actor),
+        clean(entry.reason),
+        None,
+        json_text(entry.before),
+        json_text(entry.after),
     )
 
 

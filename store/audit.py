@@ -24,6 +24,7 @@ class Action(StrEnum):
     CONTINUED = "continued"
     REFUSED = "refused"
     ORPHANED = "orphaned"
+    REOPENED = "reopened"
 
 
 @dataclass(frozen=True, kw_only=True)

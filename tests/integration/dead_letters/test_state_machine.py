@@ -5,7 +5,8 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -43,16 +44,17 @@ PATIENCE = 60.0
 
 
 class Background:
-    """An event loop in a thread of its own, and a worker process that can be killed."""
+    """An event loop in a thread of its own, and two worker processes that can be killed."""
 
-    def __init__(self, chosen: Settings, worker: WorkerProcess, folder: Path) -> None:
+    def __init__(self, chosen: Settings, workers: Sequence[WorkerProcess], folder: Path) -> None:
         self.settings = chosen
         self.folder = folder
         self.registry = Registry()
         register(self.registry)
-        self._worker = worker
+        self._workers = deque(workers)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._starting: asyncio.Task[None] | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for what it returns."""
@@ -61,15 +63,23 @@ class Background:
 
     def start(self) -> None:
         self._thread.start()
-        self.run(self._worker.start())
+        for worker in self._workers:
+            self.run(worker.start())
 
     def kill_worker(self) -> None:
-        """End the worker with kill -9, and start another."""
-        self.run(self._worker.kill())
-        self.run(self._worker.start())
+        """End a worker with kill -9. The other goes on, while one is started in its place."""
+        self.run(self._kill())
+
+    async def _kill(self) -> None:
+        if self._starting:
+            await self._starting
+        await self._workers[0].kill()
+        self._starting = asyncio.create_task(self._workers[0].start())
+        self._workers.rotate()
 
     def stop(self) -> None:
-        self.run(self._worker.stop())
+        for worker in self._workers:
+            self.run(worker.kill())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -227,14 +237,13 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
     )
     number = int(os.environ.get("SEED") or random.getrandbits(32))
     print(f"SEED={number}")
-    worker = WorkerProcess(
-        stack,
-        tmp_path,
-        REDRIVE_MODULES=outside.__name__,
-        REDRIVE_TASK_QUEUE=chosen.task_queue,
-        **{outside.FOLDER: str(tmp_path)},
-    )
-    Orders.background = background = Background(chosen, worker, tmp_path)
+    environment = {
+        "REDRIVE_MODULES": outside.__name__,
+        "REDRIVE_TASK_QUEUE": chosen.task_queue,
+        outside.FOLDER: str(tmp_path),
+    }
+    workers = [WorkerProcess(stack, tmp_path / name, **environment) for name in ("worker-1", "worker-2")]
+    Orders.background = background = Background(chosen, workers, tmp_path)
     background.start()
     try:
         run_state_machine_as_test(

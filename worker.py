@@ -19,8 +19,12 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.alerts import AlertActivities
 from activities.catalog import CatalogActivities
-from activities.dead_letters import DeadLetterActivities
+from activities.follow_ups import FollowUps
 from activities.keys import KeyActivities
+from activities.letter_records import LetterRecords
+from activities.letter_signals import LetterSignals
+from activities.order_checks import OrderChecks
+from activities.orders import OrderActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
 from activities.stock import keep_gauges
@@ -35,6 +39,7 @@ from redrive.redaction import Redactor
 from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings, read_settings
 from store.database import Database
+from workflows.alert_follow_up import AlertFollowUp
 from workflows.arguments import OneInput
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
@@ -43,7 +48,7 @@ from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
 
-WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline, ExpireKeys]
+WORKFLOWS = [ModuleRun, DeadLetter, AlertFollowUp, ExpireKeys, DescribeModules, ResolvePipeline]
 CONNECT_INTERVAL = 2.0
 # A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
@@ -71,9 +76,11 @@ def build_worker(
         database=database,
     )
     catalog = CatalogActivities(registry, settings.build_id)
-    letters = DeadLetterActivities(
-        client, database, registry, redactor=redactor, metrics=metrics, task_queue=settings.task_queue
-    )
+    signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
+    follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
+    records = LetterRecords(database, follow_ups, redactor, metrics)
+    checks = OrderChecks(client, registry, redactor, task_queue=settings.task_queue)
+    orders = OrderActivities(client, database, checks, redactor, metrics)
     alerts = AlertActivities(http, settings.alerts)
     keys = KeyActivities(client, database, redactor)
     return Worker(
@@ -84,15 +91,16 @@ def build_worker(
             steps.run_step,
             catalog.describe_modules,
             catalog.resolve_pipeline,
-            letters.report_exhausted,
-            letters.signal_letter,
-            letters.record_exhausted,
-            letters.record_order,
-            letters.record_outcome,
-            letters.record_refusal,
-            letters.record_continue,
-            letters.load_letter,
+            signals.report_exhausted,
+            signals.signal_letter,
+            records.record_exhausted,
+            orders.record_order,
+            records.record_outcome,
+            records.record_refusal,
+            records.record_continue,
+            records.load_letter,
             alerts.raise_alert,
+            follow_ups.take_held_back,
             keys.expire_keys,
         ],
         workflow_runner=workflow_runner(),

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import random
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,11 +24,11 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from activities.dedupe import once
+from activities.error_texts import error_text, redacted_stack, redacted_text
 from activities.results import packed_result, plain_result
 from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
-    ERROR_TEXT_LIMIT,
     Activity,
     Attempt,
     AttemptError,
@@ -53,8 +52,6 @@ from store.step_results import Execution
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
 ROW_TIMEOUT = timedelta(seconds=1)
-# Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
-READ_LIMIT = 4 * ERROR_TEXT_LIMIT
 
 log = get_logger(__name__)
 
@@ -240,7 +237,7 @@ class StepActivities:
         policy = this.order.step.policy
         verdict = classify(error, policy)
         delay = _delay(this, verdict)
-        message = self._redactor.text(_message(error, this)[:READ_LIMIT])[:ERROR_TEXT_LIMIT]
+        message = redacted_text(_message(error, this, self._redactor), self._redactor)
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
@@ -257,7 +254,7 @@ class StepActivities:
         details = AttemptError(
             attempts=attempts,
             error_type=entry.error_type,
-            stack=self._redactor.text(_stack(error)[-READ_LIMIT:])[-ERROR_TEXT_LIMIT:],
+            stack=redacted_stack(error, self._redactor),
             generation=self._generation,
         )
         return ApplicationError(
@@ -314,25 +311,8 @@ def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
     return delay
 
 
-def _text(error: BaseException) -> str:
-    """Return an error's text as what can be stored: neither a broken `__str__` nor a lone surrogate may stop that."""
-    try:
-        text = str(error)
-    except Exception as broken:
-        text = f"(its text cannot be shown: {type(broken).__name__})"
-    return _storable(text)
-
-
-def _stack(error: BaseException) -> str:
-    return _storable("".join(traceback.format_exception(error)))
-
-
-def _storable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
-
-
-def _message(error: BaseException, this: _Try) -> str:
-    text = _text(error)
+def _message(error: BaseException, this: _Try, redactor: Redactor) -> str:
+    text = error_text(error, redactor)
     if isinstance(error, TimeoutError) and not text:
         policy = this.order.step.policy
         if policy.deadline is not None and this.time_left < policy.timeout:

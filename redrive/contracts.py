@@ -19,6 +19,7 @@ DEPTH_LIMIT: Final = 100
 ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
+ALERT_WINDOW: Final = timedelta(minutes=10)
 NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 
 TASK_QUEUE: Final = "redrive"
@@ -36,6 +37,7 @@ class Workflow(StrEnum):
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
     EXPIRE_KEYS = "ExpireKeys"
+    ALERT_FOLLOW_UP = "AlertFollowUp"
 
 
 class Activity(StrEnum):
@@ -53,6 +55,7 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    TAKE_HELD_BACK = "take_held_back"
     EXPIRE_KEYS = "expire_keys"
 
 

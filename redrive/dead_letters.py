@@ -18,6 +18,7 @@ from redrive.contracts import (
     Name,
     RunInput,
     RunState,
+    RunStatus,
     StepSnapshot,
     StepState,
     Text255,
@@ -64,9 +65,10 @@ class LetterSignal(StrEnum):
 
 
 class OwnerSignal(StrEnum):
-    """The signal by which a dead letter hands an accepted order to the workflow that owns it."""
+    """Signals of the workflow that owns dead letters: an accepted order, and the wish to hear where it is parked."""
 
     ORDER = "order"
+    REPORT = "report"
 
 
 class Verb(StrEnum):
@@ -125,6 +127,14 @@ Order = LetterOrder | Continue
 ORDERS: Final[TypeAdapter[Order]] = TypeAdapter(Annotated[Order, Field(discriminator="verb")])
 
 
+class OwnerOrder(Message):
+    """An accepted order as the owner gets it. It may come twice: it is good for this cycle of this step only."""
+
+    step: str
+    cycle: int
+    order: LetterOrder = Field(discriminator="verb")
+
+
 class Answer(Message):
     """What became of an order."""
 
@@ -159,7 +169,9 @@ class ExhaustedReport(Message):
     correlation_id: str
     key: str | None
     claim: KeyClaim | None = None
+    started_at: datetime
     at: datetime
+    again: bool = False
 
 
 class Exhausted(Message):
@@ -173,7 +185,9 @@ class Exhausted(Message):
     correlation_id: str
     key: str | None
     claim: KeyClaim | None = None
+    started_at: datetime = Field(description="when the run began")
     at: datetime
+    again: bool = Field(default=False, description="told before; the run is parked there still and has no order")
 
 
 class Ending(StrEnum):
@@ -182,7 +196,6 @@ class Ending(StrEnum):
     SUCCEEDED = "succeeded"
     BLOCKED = "blocked"
     CANCELED = "canceled"
-    ORPHANED = "orphaned"
 
 
 class Outcome(Message):
@@ -191,6 +204,7 @@ class Outcome(Message):
     ending: Ending
     request_id: str | None = None
     blocked_by: str | None = Field(default=None, description="the earlier step that is dead now")
+    run_status: RunStatus | None = Field(default=None, description="what the run becomes with it, if that is news")
 
 
 class RunDocument(Message):
@@ -221,7 +235,9 @@ class LetterState(Message):
     replays: int = 0
     blocked_by: str | None = None
     orphaned: bool = False
-    order: Replay | None = Field(default=None, description="the replay that is under way")
+    order: LetterOrder | None = Field(
+        default=None, discriminator="verb", description="the order that was handed to the run, until its outcome"
+    )
     exists: bool = True
     answers: dict[str, Answer] = Field(default_factory=dict)
 
@@ -253,6 +269,18 @@ class Alert(Message):
     count: int = Field(description="how many dead letters looked alike since the last alert, this one included")
 
 
+class FollowUp(Message):
+    """Tell, when the time of an alert is over, how many failures it held back."""
+
+    alert: Alert = Field(description="one of those that were held back; its count is not known yet")
+    since: datetime = Field(description="when the alert was raised that holds them back")
+
+    @property
+    def workflow_id(self) -> str:
+        """One for each alert that holds others back."""
+        return f"alert-{self.alert.letter.tenant}-{self.alert.fingerprint}-{self.since:%Y%m%dT%H%M%S.%f}"
+
+
 class LetterRecorded(Message):
     """What the record says after a cycle was written, and the alert that is due."""
 
@@ -261,10 +289,11 @@ class LetterRecorded(Message):
 
 
 class OrderRecorded(Message):
-    """The answer to an order, and whether the run has to hear of it."""
+    """The answer to an order, and whether it is carried out now."""
 
     answer: Answer
-    forward: bool
+    under_way: bool = False
+    orphaned: bool = Field(default=False, description="whether the run is gone")
 
 
 class OutcomeRequest(Message):
@@ -281,6 +310,7 @@ class OrderRequest(Message):
     order: LetterOrder = Field(discriminator="verb")
     refusal: str | None
     status: LetterStatus
+    cycle: int = Field(description="the cycle that the record tells of")
 
 
 def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLAYS) -> str | None:
@@ -317,12 +347,24 @@ def status_after(order: LetterOrder) -> LetterStatus:
             return LetterStatus.DISCARDED
 
 
+def run_status_after(order: LetterOrder, *, is_last: bool) -> RunStatus:
+    """Return what the run becomes with an accepted order for a step that is its last one or not."""
+    match order:
+        case Replay():
+            return RunStatus.RUNNING
+        case Resolve():
+            return RunStatus.SUCCESS if is_last else RunStatus.RUNNING
+        case Discard() | Restart():
+            # A restarted run is another run: this one ends.
+            return RunStatus.FAILED
+
+
 def status_after_outcome(outcome: Outcome) -> LetterStatus:
     """Return the status that an outcome gives."""
     match outcome.ending:
         case Ending.SUCCEEDED:
             return LetterStatus.REPLAYED
-        case Ending.BLOCKED | Ending.ORPHANED:
+        case Ending.BLOCKED:
             return LetterStatus.PENDING
         case Ending.CANCELED:
             return LetterStatus.DISCARDED

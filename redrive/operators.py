@@ -116,6 +116,7 @@ class DeadLetters:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         )
+        started = asyncio.create_task(operation.workflow_handle())
         try:
             answer: Answer = await self._client.execute_update_with_start_workflow(
                 order.verb.value,
@@ -128,6 +129,9 @@ class DeadLetters:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION}:
                 raise _NotReady from error
             raise
+        finally:
+            # Asked for, so that asyncio does not complain of an error that nobody saw; it is the one that is raised.
+            started.cancel()
         return answer
 
     async def go_on(self, run_id: str, *, requested_by: str, reason: str, request_id: str | None = None) -> Answer:

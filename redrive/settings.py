@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from redrive.contracts import TASK_QUEUE
+from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
 
 
@@ -20,11 +20,14 @@ class ServiceSettings(BaseModel):
 
 
 class AlertSettings(BaseModel):
-    """Where to tell that a step died."""
+    """Where to tell that a step died, and how often."""
 
     sentry_dsn: SecretStr | None = None
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = Field(default=None, description="signs the webhook's body (HMAC-SHA256)")
+    window: timedelta = Field(
+        default=ALERT_WINDOW, gt=timedelta(0), description="failures that look alike are one alert in this time"
+    )
 
 
 class Settings(BaseSettings):

@@ -2,6 +2,7 @@
 
 import getpass
 import os
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput
 from redrive.keys import new_request_id
 from starter.errors import OrderRefused
-from starter.terminal import console
+from starter.terminal import Json, Yes, console
 from starter.views import print_json
 
 Letter = Annotated[str, Parameter(name="ID", help="The dead letter's id, or its run and step as `run-…/step`.")]
@@ -21,6 +22,20 @@ By = Annotated[str | None, Parameter(help="Who gives the order; without it, the 
 RequestId = Annotated[
     str | None, Parameter(help="The same id again is the same order: it is carried out once and answered alike.")
 ]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Giving:
+    """The options of every order that is confirmed and answered."""
+
+    reason: Reason
+    by: By = None
+    request_id: RequestId = None
+    yes: Yes = False
+    json: Json = False
+
+
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
 
 

@@ -1,48 +1,41 @@
-"""A parked run as it tells itself, and its dead letter told anew. Names workflows by their contracts only."""
+"""Runs as they tell themselves: where one is, and whether it is parked. Names workflows by their contracts only."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowQueryFailedError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import FailedCycle, Query, StepSnapshot, Workflow
-from redrive.dead_letters import SNAPSHOT_LIMIT, Exhausted, LetterId, LetterInput, LetterSignal, RunDocument
-from redrive.documents import json_size, patched, step_input
+from redrive.contracts import Query, StepState
+from redrive.dead_letters import LetterId, OwnerSignal, RunDocument
 from redrive.errors import Unavailable
-from redrive.redaction import Redactor
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
 class Parked:
-    """A run that waits at a dead step."""
+    """A run that waits at a dead step, in a cycle of it."""
 
     letter: LetterId
-    run: RunDocument
-    snapshot: StepSnapshot
-    cycle: FailedCycle
-    task_queue: str
+    cycle: int
 
 
-async def open_execution(client: Client, run_id: str) -> WorkflowExecution | None:
-    """Return a run's workflow, or None when it has ended or is gone."""
+async def execution_status(client: Client, run_id: str) -> WorkflowExecutionStatus | None:
+    """Return where Temporal says a run is, or None when it knows of none."""
     try:
         description = await client.get_workflow_handle(run_id).describe()
     except RPCError as error:
         if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
             return None
         raise
-    return description if description.status is WorkflowExecutionStatus.RUNNING else None
+    return description.status
 
 
-async def read_parked(client: Client, run_id: str) -> Parked | None:
-    """Ask a run where it is parked; None when it is not. Raises Unavailable when no worker answers for it."""
-    execution = await open_execution(client, run_id)
-    if execution is None:
+async def read_run(client: Client, run_id: str) -> RunDocument | None:
+    """Ask a run for its state; None when it has ended. Raises Unavailable when no worker answers for it."""
+    if await execution_status(client, run_id) is not WorkflowExecutionStatus.RUNNING:
         return None
     try:
         run: RunDocument = await client.get_workflow_handle(run_id).query(
@@ -50,45 +43,33 @@ async def read_parked(client: Client, run_id: str) -> Parked | None:
         )
     except (RPCError, WorkflowQueryFailedError) as error:
         raise Unavailable(f"run {run_id!r} did not answer: is a worker of its task queue running?") from error
-    step = next((step for step in run.run.state.steps if step.name == run.parked_at), None) if run.run.state else None
-    if step is None or step.failure is None:
+    return run
+
+
+def step_of(run: RunDocument, name: str | None) -> StepState | None:
+    """Return the state of a run's step."""
+    return next((step for step in run.run.state.steps if step.name == name), None) if run.run.state else None
+
+
+async def read_parked(client: Client, run_id: str) -> Parked | None:
+    """Ask a run where it is parked; None when it is not. Raises Unavailable when no worker answers for it."""
+    run = await read_run(client, run_id)
+    step = step_of(run, run.parked_at) if run else None
+    if run is None or step is None or step.failure is None:
         return None
-    snapshot = next(snapshot for snapshot in run.steps if snapshot.name == step.name)
-    letter = LetterId(tenant=run.run.tenant, run_id=run_id, step=step.name)
-    return Parked(letter, run, snapshot, step.failure, execution.task_queue)
+    return Parked(LetterId(tenant=run.run.tenant, run_id=run_id, step=step.name), step.failure.cycle)
 
 
-async def tell_letter(client: Client, parked: Parked, redactor: Redactor) -> None:
-    """Tell the dead letter's workflow of the exhausted step, as the run did. Telling it twice does no harm."""
-    run, letter = parked.run.run, parked.letter
-    times = [attempt.at for attempt in parked.cycle.attempts]
-    message = Exhausted(
-        letter=letter,
-        pipeline=run.pipeline,
-        cycle=parked.cycle,
-        payload=_snapshot(parked, redactor),
-        config=parked.snapshot.policy,
-        correlation_id=run.correlation_id or letter.run_id,
-        key=run.key,
-        at=max(times, default=datetime.now(UTC)),
-    )
-    await client.start_workflow(
-        Workflow.DEAD_LETTER,
-        LetterInput(letter=letter),
-        id=letter.workflow_id,
-        task_queue=parked.task_queue,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        start_signal=LetterSignal.EXHAUSTED,
-        start_signal_args=[message],
-    )
+async def ask_to_report(client: Client, run_id: str) -> bool:
+    """Have a run tell its dead letter again where it is parked; False when it has ended.
 
-
-def _snapshot(parked: Parked, redactor: Redactor) -> Any:
-    """Return the step's input as the record may hold it."""
-    state = parked.run.run.state
-    edits = state.patches.get(parked.letter.step, []) if state else []
-    payload = redactor.value(patched(step_input(parked.run.document, parked.snapshot.reads), edits))
-    if json_size(payload) > SNAPSHOT_LIMIT:
-        return {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
-    return payload
+    The run and its worker do it, so that what is stored is redacted by the worker's settings. An order that reached the
+    run before is carried out instead.
+    """
+    try:
+        await client.get_workflow_handle(run_id).signal(OwnerSignal.REPORT)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return True

@@ -10,17 +10,16 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from redrive.contracts import RunStatus, RunSummary
-from redrive.dead_letters import LetterId
+from redrive.contracts import RunStatus, RunSummary, StepStatus
+from redrive.dead_letters import Ending, LetterId, LetterStatus, Outcome
 from redrive.errors import Unavailable
-from redrive.redaction import Redactor
 from redrive.visibility import runs_query, summary
-from starter.parked import Parked, open_execution, read_parked, tell_letter
+from starter.parked import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
 from store.dead_letter_lists import get_letter, open_letters
-from store.dead_letters import put_orphaned
+from store.dead_letters import put_orphaned, put_outcome
 from store.records import LetterRow
 from store.tenancy import Pool
 
@@ -38,8 +37,17 @@ class Kind(StrEnum):
     """What is wrong."""
 
     NO_RECORD = "no_record"
+    ORDER_LOST = "order_lost"
+    OUTCOME_LOST = "outcome_lost"
     RUN_GONE = "run_gone"
     NO_ANSWER = "no_answer"
+
+
+# What a run that has ended means for a record that is open still. Any other end leaves it to be restarted or discarded.
+_ENDINGS: Final = {
+    WorkflowExecutionStatus.COMPLETED: Ending.SUCCEEDED,
+    WorkflowExecutionStatus.CANCELED: Ending.CANCELED,
+}
 
 
 class Problem(BaseModel):
@@ -50,7 +58,13 @@ class Problem(BaseModel):
     run_id: str
     step: str
     about: str
+    ending: Ending | None = None
     mended: bool = False
+
+    @property
+    def letter(self) -> LetterId:
+        """Which dead letter it is about."""
+        return LetterId(tenant=self.tenant, run_id=self.run_id, step=self.step)
 
 
 class Report(BaseModel):
@@ -69,10 +83,9 @@ class Report(BaseModel):
 class Reconciliation:
     """Compare the two stores, and mend them if asked to."""
 
-    def __init__(self, client: Client, pool: Pool, redactor: Redactor, *, repair: bool) -> None:
+    def __init__(self, client: Client, pool: Pool, *, repair: bool) -> None:
         self._client = client
         self._pool = pool
-        self._redactor = redactor
         self._repair = repair
 
     async def run(self, tenant: str | None) -> Report:
@@ -86,11 +99,13 @@ class Reconciliation:
         records = await self._open_records(tenant)
         runs = await self._parked_runs(tenant)
         listed = {run.run_id for run in runs}
-        lonely = [run for run in runs if _letter_of(run).workflow_id not in records]
-        distant = [row for row in records.values() if row.run_id not in listed and not row.orphaned]
+        waiting = {row.id for row in records.values() if row.status is LetterStatus.PENDING}
+        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
+        parked_at = {_letter_of(run).workflow_id for run in runs}
+        distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
         problems = [
-            *await self._twice(lonely, self._without_record, self._give_record),
-            *await self._twice(distant, self._without_run, self._mark_orphaned),
+            *await self._twice(lonely, self._parked_problem, self._have_it_reported),
+            *await self._twice(distant, self._open_problem, self._close_or_orphan),
         ]
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
 
@@ -123,49 +138,74 @@ class Reconciliation:
                 problem.mended = mended
         return problems
 
-    async def _without_record(self, run: RunSummary) -> Problem | None:
+    async def _parked_problem(self, run: RunSummary) -> Problem | None:
+        """Look at a run that is listed as parked, without a record that waits for orders."""
         try:
             parked = await read_parked(self._client, run.run_id)
         except Unavailable as error:
             return _problem(Kind.NO_ANSWER, _letter_of(run), str(error))
-        if parked is None:
-            return None
-        found = await self._record_problem(parked)
-        return _problem(Kind.NO_RECORD, parked.letter, found) if found else None
+        return await self._record_problem(parked) if parked else None
 
-    async def _record_problem(self, parked: Parked) -> str | None:
-        record = await get_letter(self._pool, parked.letter.tenant, parked.letter.workflow_id)
+    async def _record_problem(self, parked: Parked) -> Problem | None:
+        letter, cycle = parked.letter, parked.cycle
+        record = await get_letter(self._pool, letter.tenant, letter.workflow_id)
         if record is None:
-            return "the run is parked and has no record"
-        if record.cycle < parked.cycle.cycle:
-            return f"the run is parked in cycle {parked.cycle.cycle}, its record tells of cycle {record.cycle}"
-        return f"the run is parked, its record is {record.status.value}" if record.status.closed else None
+            return _problem(Kind.NO_RECORD, letter, "the run is parked and has no record")
+        if record.cycle < cycle:
+            about = f"the run is parked in cycle {cycle}, its record tells of cycle {record.cycle}"
+            return _problem(Kind.NO_RECORD, letter, about)
+        if record.status is not LetterStatus.PENDING:
+            about = f"the run is parked, its record is {record.status.value}: the order did not reach the run"
+            return _problem(Kind.ORDER_LOST, letter, about)
+        return None
 
-    async def _give_record(self, problem: Problem) -> bool:
-        try:
-            parked = await read_parked(self._client, problem.run_id)
-        except Unavailable:
-            return False
-        if parked is None:
+    async def _have_it_reported(self, problem: Problem) -> bool:
+        """Let the run tell its dead letter again, and wait until the record says so."""
+        if not await ask_to_report(self._client, problem.run_id):
             return True
-        await tell_letter(self._client, parked, self._redactor)
         give_up = asyncio.get_running_loop().time() + MENDING_PATIENCE
-        while await self._record_problem(parked):
-            if asyncio.get_running_loop().time() > give_up:
+        while asyncio.get_running_loop().time() < give_up:
+            try:
+                parked = await read_parked(self._client, problem.run_id)
+            except Unavailable:
                 return False
+            if parked is None or await self._record_problem(parked) is None:
+                return True
             await asyncio.sleep(_INTERVAL)
-        return True
+        return False
 
-    async def _without_run(self, row: LetterRow) -> Problem | None:
-        if await open_execution(self._client, row.run_id):
-            return None
+    async def _open_problem(self, row: LetterRow) -> Problem | None:
+        """Look at an open record whose run is not listed as parked at its step."""
         record = await get_letter(self._pool, row.tenant, row.id)
         if record is None or record.status.closed or record.orphaned:
             return None
-        return _problem(Kind.RUN_GONE, row.letter, f"the record is {record.status.value}, its run has ended or is gone")
+        status = await execution_status(self._client, row.run_id)
+        if status is WorkflowExecutionStatus.RUNNING:
+            return await self._done_problem(row)
+        about = f"the record is {record.status.value}, its run has ended or is gone"
+        if ending := _ENDINGS.get(status) if status else None:
+            return _problem(Kind.OUTCOME_LOST, row.letter, about, ending)
+        return _problem(Kind.RUN_GONE, row.letter, about)
 
-    async def _mark_orphaned(self, problem: Problem) -> bool:
-        await put_orphaned(self._pool, _letter(problem))
+    async def _done_problem(self, row: LetterRow) -> Problem | None:
+        """Tell whether the step of an open record is done in its run, which goes on."""
+        try:
+            run = await read_run(self._client, row.run_id)
+        except Unavailable as error:
+            return _problem(Kind.NO_ANSWER, row.letter, str(error))
+        step = step_of(run, row.step) if run else None
+        if step is None or step.status is not StepStatus.SUCCESS:
+            return None
+        about = f"the record is {row.status.value}, its step is done"
+        return _problem(Kind.OUTCOME_LOST, row.letter, about, Ending.SUCCEEDED)
+
+    async def _close_or_orphan(self, problem: Problem) -> bool:
+        if problem.kind is Kind.NO_ANSWER:
+            return False
+        if problem.ending:
+            await put_outcome(self._pool, problem.letter, Outcome(ending=problem.ending))
+        else:
+            await put_orphaned(self._pool, problem.letter)
         return True
 
 
@@ -188,9 +228,5 @@ def _letter_of(run: RunSummary) -> LetterId:
     return LetterId(tenant=run.tenant, run_id=run.run_id, step=run.failed_step or "")
 
 
-def _letter(problem: Problem) -> LetterId:
-    return LetterId(tenant=problem.tenant, run_id=problem.run_id, step=problem.step)
-
-
-def _problem(kind: Kind, letter: LetterId, about: str) -> Problem:
-    return Problem(kind=kind, tenant=letter.tenant, run_id=letter.run_id, step=letter.step, about=about)
+def _problem(kind: Kind, letter: LetterId, about: str, ending: Ending | None = None) -> Problem:
+    return Problem(kind=kind, tenant=letter.tenant, run_id=letter.run_id, step=letter.step, about=about, ending=ending)

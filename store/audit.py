@@ -25,6 +25,7 @@ class Action(StrEnum):
     REFUSED = "refused"
     ORPHANED = "orphaned"
     KEY_RESET = "key_reset"
+    REOPENED = "reopened"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The audit of `continue`: it changes no dead letter, but an operator gave it."""
+"""What a `continue` leaves: a line in the audit log and the run's row. It changes no dead letter."""
 
 from redrive.dead_letters import Answer, Continue, LetterId
 from store.audit import Action, Entry, write
@@ -29,3 +29,8 @@ async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: An
             after={"answer": answer.model_dump(mode="json"), "order": {"verb": order.verb}},
         )
         await write(connection, entry)
+        if answer.accepted:
+            await connection.execute(
+                "UPDATE runs SET status = 'RUNNING', updated_at = now() WHERE run_id = $1 AND status = 'PARTIAL'",
+                letter.run_id,
+            )

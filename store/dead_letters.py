@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from redrive.contracts import FailedCycle, RunStatus
+from redrive.contracts import ALERT_WINDOW, FailedCycle, RunStatus
 from redrive.dead_letters import (
     Ending,
     Exhausted,
@@ -21,7 +21,6 @@ from redrive.dead_letters import (
     status_after_outcome,
 )
 from redrive.fingerprints import fingerprint
-from store.alerts import WINDOW
 from store.audit import Action, Entry, write
 from store.keys import run_claim
 from store.letter_rows import before, changing, mark_orphaned, read, state
@@ -35,12 +34,12 @@ __all__ = [
     "is_under_way",
     "load_state",
     "put_accepted",
-    "put_exhausted",
     "put_malformed",
     "put_orphaned",
     "put_outcome",
     "put_refused",
     "record_exhausted",
+    "reopen",
 ]
 
 
@@ -53,21 +52,12 @@ class Recorded:
     alert_count: int
 
 
-async def record_exhausted(pool: Pool, message: Exhausted) -> Recorded:
+async def record_exhausted(pool: Pool, message: Exhausted, quiet: timedelta = ALERT_WINDOW) -> Recorded:
     """Write a record, or append a cycle to it. The same cycle again changes nothing and has the same answer.
 
-    `alert_count` is how many failures the alert of this cycle speaks of; 0 when another alert speaks of it.
+    `alert_count` is how many failures the alert of this cycle speaks of; 0 when another alert speaks of it, and -1 when
+    it is the first of which an alert has to speak later, `quiet` after the last one.
     """
-    return await _put(pool, message, WINDOW)
-
-
-async def put_exhausted(pool: Pool, message: Exhausted) -> tuple[LetterState, bool]:
-    """Write a record without its alert, and tell whether it is new."""
-    recorded = await _put(pool, message, None)
-    return recorded.state, recorded.is_new
-
-
-async def _put(pool: Pool, message: Exhausted, quiet: timedelta | None) -> Recorded:
     row = await pool.fetchrow("SELECT * FROM put_dead_letter($1, $2)", json_text(_exhausted(message)), quiet)
     if row is None:
         raise LookupError(f"dead letter {message.letter.workflow_id!r} was not written")
@@ -102,7 +92,7 @@ def _exhausted(message: Exhausted) -> dict[str, Any]:
             "category": cycle.category,
             "correlation_id": message.correlation_id,
             "idempotency_key": message.key,
-            "started_at": message.at,
+            "started_at": message.started_at,
             "claim": run_claim(
                 tenant=letter.tenant,
                 key=message.key,
@@ -128,10 +118,10 @@ async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
 
 
 _OUTCOME: Final = """
-    WITH run AS (UPDATE runs SET status = 'CANCELED', closed_at = now(), updated_at = now()
-                 WHERE run_id = $5 AND $2 = 'discarded' AND status <> 'CANCELED')
-    UPDATE dead_letters SET status = $2, blocked_by = $3, orphaned = orphaned OR $4, version = version + 1,
-        updated_at = now(), resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
+    WITH run AS (UPDATE runs SET status = $4, closed_at = CASE WHEN $4 = 'CANCELED' THEN now() END,
+                     updated_at = now() WHERE run_id = $5 AND $4::text IS NOT NULL AND closed_at IS NULL)
+    UPDATE dead_letters SET status = $2, blocked_by = $3, version = version + 1, updated_at = now(),
+        resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
     WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, order_request_id, blocked_by, orphaned
 """
 
@@ -144,9 +134,9 @@ async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterS
         status = status_after_outcome(outcome)
         if not _says_something_new(record, outcome, status):
             return state(letter, record)
-        orphaned = outcome.ending is Ending.ORPHANED
+        run_status = RunStatus.CANCELED if outcome.ending is Ending.CANCELED else outcome.run_status
         changed = await connection.fetchrow(
-            _OUTCOME, letter.workflow_id, status.value, outcome.blocked_by, orphaned, letter.run_id
+            _OUTCOME, letter.workflow_id, status.value, outcome.blocked_by, run_status, letter.run_id
         )
         entry = Entry(
             action=Action.REPLAY_OUTCOME,
@@ -166,8 +156,7 @@ def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: Letter
     is_late = outcome.request_id is not None and clean(outcome.request_id) != record["order_request_id"]
     if is_late and outcome.ending is not Ending.CANCELED:
         return False
-    orphaned = record["orphaned"] or outcome.ending is Ending.ORPHANED
-    return (record["status"], record["blocked_by"], record["orphaned"]) != (status, outcome.blocked_by, orphaned)
+    return (record["status"], record["blocked_by"]) != (status, outcome.blocked_by)
 
 
 async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
@@ -178,4 +167,34 @@ async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
         await mark_orphaned(connection, letter)
         after = {"status": LetterStatus.PENDING, "orphaned": True}
         await write(connection, Entry(action=Action.ORPHANED, letter=letter, before=before(record), after=after))
+        return True
+
+
+_REOPEN: Final = """
+    WITH run AS (UPDATE runs SET status = CASE WHEN $4 THEN 'FAILED' ELSE 'DLQ_PENDING' END, failed_step = $5,
+                     closed_at = CASE WHEN $4 THEN now() END, updated_at = now() WHERE run_id = $3)
+    UPDATE dead_letters SET status = 'pending', orphaned = $4, order_request_id = NULL, resolution = NULL,
+        resolved_by = NULL, resolved_at = NULL, resolution_reason = NULL, version = version + 1, updated_at = now()
+    WHERE id = $1 AND cycle = $2
+"""
+
+
+async def reopen(pool: Pool, letter: LetterId, cycle: int, *, orphaned: bool = False) -> bool:
+    """Open a record again whose last order never reached the run, and tell whether that is news.
+
+    `orphaned` says why: the run is gone. Else it waits, parked in this cycle still.
+    """
+    async with changing(pool, letter) as (connection, record):
+        if record is None or record["cycle"] != cycle or record["status"] == LetterStatus.PENDING:
+            return False
+        await connection.execute(_REOPEN, letter.workflow_id, cycle, letter.run_id, orphaned, letter.step)
+        entry = Entry(
+            action=Action.REOPENED,
+            letter=letter,
+            reason="the order did not reach the run",
+            request_id=record["order_request_id"],
+            before=before(record),
+            after={"status": LetterStatus.PENDING, "orphaned": orphaned},
+        )
+        await write(connection, entry)
         return True

@@ -49,8 +49,11 @@ async def mark_orphaned(connection: Connection, letter: LetterId) -> None:
     """Mark an open letter: its run is gone."""
     await connection.execute(
         """
+        WITH run AS (UPDATE runs SET status = 'FAILED', closed_at = now(), updated_at = now()
+                     WHERE run_id = $2 AND closed_at IS NULL)
         UPDATE dead_letters SET orphaned = true, status = 'pending', version = version + 1, updated_at = now()
         WHERE id = $1 AND NOT orphaned AND status IN ('pending', 'replaying')
         """,
         letter.workflow_id,
+        letter.run_id,
     )

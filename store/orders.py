@@ -15,6 +15,7 @@ from redrive.dead_letters import (
     Replay,
     Resolve,
     Restart,
+    run_status_after,
     status_after,
 )
 from store.audit import Action, Entry, write
@@ -65,7 +66,9 @@ _REPLAY: Final = """
     WHERE id = $1
 """
 _CLOSE: Final = """
-    WITH run AS (UPDATE runs SET status = $7, closed_at = CASE WHEN $7 = 'FAILED' THEN now() END, updated_at = now()
+    WITH run AS (UPDATE runs SET status = $7, closed_at = CASE WHEN $7 <> 'RUNNING' THEN now() END, updated_at = now(),
+                     failed_step = CASE WHEN $7 <> 'SUCCESS' THEN failed_step END,
+                     category = CASE WHEN $7 <> 'SUCCESS' THEN category END
                  WHERE run_id = $6)
     UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
         resolution_reason = $5, order_request_id = $8, version = version + 1, updated_at = now()
@@ -73,8 +76,13 @@ _CLOSE: Final = """
 """
 
 
-async def put_accepted(pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer) -> Answer:
-    """Record that an order was accepted. Return the answer that stands: an earlier one, or a refusal after a change."""
+async def put_accepted(
+    pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, is_last: bool = False
+) -> Answer:
+    """Record that an order was accepted, for a step that is its run's last one or not.
+
+    Return the answer that stands: an earlier one, or a refusal after a change.
+    """
     async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, order.request_id)
         if earlier:
@@ -85,20 +93,20 @@ async def put_accepted(pool: Pool, letter: LetterId, order: LetterOrder, answer:
             answer = answer.model_copy(update={"accepted": False, "message": problem, "status": status})
             await write(connection, _order_entry(Action.REFUSED, letter, order, record, answer))
             return answer
-        await _accept(connection, letter, order)
+        await _accept(connection, letter, order, run_status_after(order, is_last=is_last))
         await write(connection, _order_entry(_action(order), letter, order, record, answer))
         return answer
 
 
-async def _accept(connection: Connection, letter: LetterId, order: LetterOrder) -> None:
+async def _accept(connection: Connection, letter: LetterId, order: LetterOrder, run_status: RunStatus) -> None:
     who, why, request_id = clean(order.requested_by), clean(order.reason), clean(order.request_id)
     if isinstance(order, Replay):
         await connection.execute(_REPLAY, letter.workflow_id, request_id, who, order.mode.value, why, letter.run_id)
         return
     status, verb = status_after(order).value, order.verb.value
-    # A restarted run is another run: this one ends.
-    run = (RunStatus.RUNNING if isinstance(order, Resolve) else RunStatus.FAILED).value
-    await connection.execute(_CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run, request_id)
+    await connection.execute(
+        _CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status.value, request_id
+    )
     if isinstance(order, Restart):
         await follow_restart(connection, letter.tenant, letter.run_id)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SearchAttribute, Workflow
@@ -20,7 +20,6 @@ with workflow.unsafe.imports_passed_through():
         Answer,
         Continue,
         Discard,
-        Ending,
         Exhausted,
         LetterInput,
         LetterOrder,
@@ -34,7 +33,6 @@ with workflow.unsafe.imports_passed_through():
         OrderRequest,
         Outcome,
         OutcomeRequest,
-        OwnerSignal,
         Replay,
         Resolve,
         Restart,
@@ -42,14 +40,13 @@ with workflow.unsafe.imports_passed_through():
         status_after,
         status_after_outcome,
     )
+    from workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
     from workflows.details import letter_details
     from workflows.inputs import read_message, read_order
 
 LOCAL_TIMEOUT = timedelta(seconds=3)
 RECORD_TIMEOUT = timedelta(seconds=5)
 RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
-ALERT_TIMEOUT = timedelta(seconds=30)
-ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))
 
 
 @workflow.defn(name=Workflow.DEAD_LETTER)
@@ -125,6 +122,9 @@ class DeadLetter:
                 await self._on_order(message)
 
     async def _on_exhausted(self, message: Exhausted) -> None:
+        if message.again and self._state.order:
+            # The order was handed over in this life of the letter: it is on its way, behind the run's word.
+            return
         recorded: LetterRecorded = await self._record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
         answers, cycle = self._state.answers, message.cycle
         self._state = recorded.state.model_copy(update={"answers": answers, "cycle": cycle})
@@ -149,38 +149,30 @@ class DeadLetter:
                 order=order,
                 refusal=refusal(self._state, order),
                 status=self._state.status,
+                cycle=self._state.cycles,
             )
             recorded: OrderRecorded = await self._record(Activity.RECORD_ORDER, request, returns=OrderRecorded)
-            answers[order.request_id] = answer = recorded.answer
+            answers[order.request_id] = recorded.answer
             while len(answers) > ANSWERS_KEPT:
                 answers.pop(next(iter(answers)))
-            self._state.orphaned = self._state.orphaned or answer.orphaned
-            if recorded.forward:
-                await self._forward(order)
+            self._state.orphaned = self._state.orphaned or recorded.orphaned
+            if recorded.under_way:
+                self._take_up(order)
 
-    async def _forward(self, order: LetterOrder) -> None:
-        """Hand an accepted order to the run."""
+    def _take_up(self, order: LetterOrder) -> None:
+        """Note that the run has an order now."""
         self._state.status = status_after(order)
-        if isinstance(order, Replay):
-            self._state.order = order
-            self._state.replays += 1
+        self._state.order = order
+        self._state.replays += isinstance(order, Replay)
         self._upsert()
-        if isinstance(order, Restart):
-            return
-        try:
-            await workflow.get_external_workflow_handle(self._state.letter.run_id).signal(OwnerSignal.ORDER, order)
-        except ApplicationError:
-            # The run ended between the check and the signal.
-            await self._on_outcome(Outcome(ending=Ending.ORPHANED, request_id=order.request_id))
 
     async def _on_outcome(self, outcome: Outcome) -> None:
         await self._load()
-        if self._state.status in {LetterStatus.RESOLVED, LetterStatus.DISCARDED, LetterStatus.REPLAYED}:
+        if self._state.status.closed:
             return
         await self._record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
         self._state.status = status_after_outcome(outcome)
         self._state.blocked_by = outcome.blocked_by
-        self._state.orphaned = outcome.ending is Ending.ORPHANED
         self._state.order = None
         self._upsert()
 
@@ -230,6 +222,7 @@ class DeadLetter:
         workflow.set_current_details(letter_details(self._state))
 
     def _upsert(self) -> None:
+        """Show the letter's state in Temporal's lists, if it is not what they show already."""
         state = self._state
         values = {
             SearchAttribute.TENANT: state.letter.tenant,
@@ -238,6 +231,11 @@ class DeadLetter:
             SearchAttribute.FAILED_STEP: state.letter.step,
             SearchAttribute.CATEGORY: state.cycle.category if state.cycle else None,
         }
-        workflow.upsert_search_attributes(
-            [SearchAttributeKey.for_keyword(name).value_set(value) for name, value in values.items() if value]
-        )
+        shown = workflow.info().typed_search_attributes
+        changed = [
+            key.value_set(value)
+            for key, value in ((SearchAttributeKey.for_keyword(name), value) for name, value in values.items())
+            if value and shown.get(key) != value
+        ]
+        if changed:
+            workflow.upsert_search_attributes(changed)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -32,30 +33,10 @@ app.command("starter.commands.orders:discard", name=["discard", "ignore"])
 app.command("starter.commands.orders:restart")
 
 
-@app.command(name="list")
-async def list_dead_letters(
-    *,
-    tenant: str | None = None,
-    status: LetterStatus | None = None,
-    pipeline: str | None = None,
-    module: str | None = None,
-    step: str | None = None,
-    category: Annotated[Category | None, Parameter(name_transform=str.lower)] = None,
-    fingerprint: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    text: str | None = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
-    cursor: str | None = None,
-    json: Json = False,
-) -> None:
-    """List dead letters, the newest failure first.
-
-    **Examples**
-
-    `redrive dlq list --status pending --pipeline order --since 2h`
-
-    `redrive dlq list --text "card declined" --json | jq -r '.dead_letters[].id'`
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which dead letters.
 
     Parameters
     ----------
@@ -79,26 +60,55 @@ async def list_dead_letters(
         Only those that failed last before then.
     text
         A run id, correlation id or idempotency key; or a part of the error's text.
+    """
+
+    tenant: str | None = None
+    status: LetterStatus | None = None
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Annotated[Category | None, Parameter(name_transform=str.lower)] = None
+    fingerprint: str | None = None
+    since: str | None = None
+    until: str | None = None
+    text: str | None = None
+
+    def filter(self, now: datetime) -> LetterFilter:
+        """Return it as the records are asked; times are counted back from now."""
+        moments = {
+            "since": parse_moment("--since", self.since, now),
+            "until": parse_moment("--until", self.until, now),
+        }
+        return LetterFilter(**(vars(self) | moments))
+
+
+@app.command(name="list")
+async def list_dead_letters(
+    *,
+    chosen: Choice | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List dead letters, the newest failure first.
+
+    **Examples**
+
+    `redrive dlq list --status pending --pipeline order --since 2h`
+
+    `redrive dlq list --text "card declined" --json | jq -r '.dead_letters[].id'`
+
+    Parameters
+    ----------
     limit
         How many at the most.
     cursor
         Where the page before ended, as it was printed there.
     """
     place, now = read_page_cursor(cursor, datetime.now(UTC))
-    chosen = LetterFilter(
-        tenant=tenant,
-        status=status,
-        pipeline=pipeline,
-        module=module,
-        step=step,
-        category=category,
-        fingerprint=fingerprint,
-        since=parse_moment("--since", since, now),
-        until=parse_moment("--until", until, now),
-        text=text,
-    )
+    wanted = (chosen or Choice()).filter(now)
     async with open_records(read_settings()) as pool:
-        page = await list_letters(pool, chosen, limit, place)
+        page = await list_letters(pool, wanted, limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
     if json:
         print_json({"dead_letters": page.rows, "cursor": following})

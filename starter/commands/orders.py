@@ -11,7 +11,7 @@ from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Re
 from redrive.settings import read_settings
 from starter.edits import input_patch, parse_object, read_object
 from starter.errors import WrongUsage
-from starter.orders import By, Letter, Reason, RequestId, finish, made
+from starter.orders import By, Giving, Letter, OrderType, Reason, RequestId, finish, made
 from starter.records import find_letter, open_records
 from starter.replays import Manner, replay_letter
 from starter.terminal import Json, Yes, confirm
@@ -92,13 +92,9 @@ async def resolve(
     letter: Letter,
     /,
     *,
-    reason: Reason,
+    how: Giving,
     output: str | None = None,
     output_file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Close a dead letter with an output: the run goes on as if the step had returned it.
 
@@ -119,54 +115,37 @@ async def resolve(
         document = read_object("--output-file", output_file)
     else:
         raise WrongUsage("give one of --output and --output-file")
-    order = made(Resolve, by=by, reason=reason, request_id=request_id, output=document)
-    await _give(letter, order, "Resolve {id} with this output?", yes=yes, json=json)
+    await _give(letter, _order(Resolve, how, output=document), "Resolve {id} with this output?", how)
 
 
-async def discard(
-    letter: Letter,
-    /,
-    *,
-    reason: Reason,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+async def discard(letter: Letter, /, *, how: Giving) -> None:
     """Give a dead letter up: its run ends FAILED. `redrive dlq ignore` is the same.
 
     **Example**
 
     `redrive dlq discard run-01a1e2177540731697934191006e66dd/charge --reason "the customer has left"`
     """
-    order = made(Discard, by=by, reason=reason, request_id=request_id)
-    await _give(letter, order, "Discard {id}? Its run ends FAILED.", yes=yes, json=json)
+    await _give(letter, _order(Discard, how), "Discard {id}? Its run ends FAILED.", how)
 
 
-async def restart(
-    letter: Letter,
-    /,
-    *,
-    reason: Reason,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+async def restart(letter: Letter, /, *, how: Giving) -> None:
     """Start a run anew from the dead step on, when the run itself is gone: terminated, or forgotten by Temporal.
 
     **Example**
 
     `redrive dlq restart run-01a1e2177540731697934191006e66dd/charge --reason "terminated by mistake"`
     """
-    order = made(Restart, by=by, reason=reason, request_id=request_id)
-    await _give(letter, order, "Start a run anew in place of that of {id}?", yes=yes, json=json)
+    await _give(letter, _order(Restart, how), "Start a run anew in place of that of {id}?", how)
 
 
-async def _give(letter: str, order: LetterOrder, question: str, *, yes: bool, json: bool) -> None:
+def _order(kind: type[OrderType], how: Giving, **fields: Any) -> OrderType:
+    return made(kind, by=how.by, reason=how.reason, request_id=how.request_id, **fields)
+
+
+async def _give(letter: str, order: LetterOrder, question: str, how: Giving) -> None:
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
         record = await find_letter(pool, letter)
-    confirm(question.format(id=record.id), yes=yes)
-    finish(await redrive.dead_letters.order(record.letter, order), json=json)
+    confirm(question.format(id=record.id), yes=how.yes)
+    finish(await redrive.dead_letters.order(record.letter, order), json=how.json)

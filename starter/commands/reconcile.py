@@ -3,7 +3,6 @@
 from rich.table import Table
 
 from redrive.connection import connect_temporal
-from redrive.redaction import Redactor
 from redrive.settings import read_settings
 from starter.errors import StoresDisagree
 from starter.reconcile import Reconciliation, Report
@@ -27,15 +26,16 @@ async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Js
     Parameters
     ----------
     repair
-        Mend: a parked run without a record gets one; a record whose run is gone is marked as orphaned, so that it can
-        be restarted or discarded. Set REDRIVE_REDACTED_KEYS as for the workers: inputs are redacted by it.
+        Mend: a parked run without a record gets one, and one whose order was lost on its way can be given orders
+        again; a record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
+        restarted or discarded. Workers of the runs must be up.
     tenant
         Only runs and records of this tenant.
     """
     settings = read_settings()
     client = await connect_temporal(settings)
     async with open_records(settings) as pool:
-        report = await Reconciliation(client, pool, Redactor(settings.redacted_keys), repair=repair).run(tenant)
+        report = await Reconciliation(client, pool, repair=repair).run(tenant)
     if json:
         print_json(report)
     else:

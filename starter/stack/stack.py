@@ -38,7 +38,7 @@ from starter.stack.temporal_server import (
     TemporalServer,
     find_temporal,
 )
-from starter.stack.workers import find_worker, worker_environment, worker_program
+from starter.stack.workers import find_worker, nth_worker, worker_environment, worker_program
 from store.migrate import migrate
 
 _log = structlog.get_logger()
@@ -194,7 +194,10 @@ class Stack:
         state = self._state
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
-        return [worker_program(name, worker, environment, state.ready / name) for name in names]
+        return [
+            worker_program(name, worker, nth_worker(environment, number), state.ready / name)
+            for number, name in enumerate(names, 1)
+        ]
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

@@ -15,6 +15,7 @@ from starter.stack.state import StackInfo
 
 # A user's own Temporal settings (TLS, keys, profiles) are for another server and would keep a worker from this one.
 _FOREIGN: Final = "TEMPORAL_"
+_METRICS: Final = "REDRIVE_METRICS_ADDRESS"
 
 
 def find_worker() -> Path:
@@ -39,6 +40,14 @@ def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: b
         "REDRIVE_TASK_QUEUE": info.task_queue,
         "REDRIVE_STATE_DIR": str(state_dir),
     }
+
+
+def nth_worker(environment: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the environment of the worker with this number: each serves its metrics at the next port."""
+    host, _, port = environment.get(_METRICS, "").rpartition(":")
+    if not port.isdecimal() or int(port) == 0:
+        return dict(environment)
+    return {**environment, _METRICS: f"{host}:{int(port) + number - 1}"}
 
 
 def worker_program(name: str, worker: Path, environment: Mapping[str, str], ready_file: Path) -> Program:

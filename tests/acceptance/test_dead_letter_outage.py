@@ -1,12 +1,8 @@
 """PostgreSQL is away while more runs die than a worker has places for: the others go on."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
-from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
 
 from redrive import RunStatus
 from tests.chaos.case import TENANT
@@ -14,9 +10,7 @@ from tests.chaos.modules import PIPELINE
 from tests.chaos.scene import scene
 from tests.conftest import eventually
 from tests.integration.dead_letters.processes import stopped
-from worker import WORKFLOWS, workflow_runner
 
-CHAOS = Path(__file__).parents[1] / "chaos"
 DYING = 150
 HEALTHY = 5
 # Without an ordinary activity behind the local ones they are through after two minutes.
@@ -44,13 +38,6 @@ async def test_runs_that_need_no_database_go_on_while_it_is_away() -> None:
         assert {result.status for result in results} == {RunStatus.SUCCESS}
         await case.until_status("pending", DYING)
         assert await case.dead_violations() == []
-
-
-async def test_history_of_a_write_that_timed_out_replays() -> None:
-    """A local activity that timed out comes back from history as another error than at first: it means the same."""
-    history = WorkflowHistory.from_json("letter", (CHAOS / "letter_record_timed_out.json").read_text())
-    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
-    await replayer.replay_workflow(history)
 
 
 async def _at_least(count: int, wanted: int) -> bool:

@@ -6,7 +6,6 @@ Both contenders use the same server in the same minutes, in turns.
 import argparse
 import asyncio
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -18,17 +17,12 @@ from rich.table import Table
 
 from redrive.errors import StackError
 from redrive.logs import configure_logging
-from redrive.settings import Settings
 from tests.bench.contenders import PLAIN, REDRIVE, Stage, stage
 from tests.bench.letter_contenders import Parking, WithDeadLetters, WithSignals
-from tests.bench.letter_memory import Memory, measure_memory
 from tests.bench.letter_rounds import LetterComparison, LetterFigures, LetterRound, compare_letters, time_letters
 
 TIME_LIMIT = 1200.0
-MEMORY_LIMIT = 360.0
 WARM_UP = 20
-# A parked run is two workflows: itself and its dead letter.
-CACHED = Settings.model_fields["max_cached_runs"].default // 2
 
 
 def main() -> None:
@@ -36,16 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.dead_letters", description=__doc__.partition(":")[0])
     parser.add_argument("--runs", type=int, default=150, help="runs of a contender in a round (one at once: a tenth)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each case")
-    parser.add_argument("--parked", type=int, default=1000, help="parked runs to measure memory with; 0: none")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     words = parser.parse_args()
     configure_logging("warning")
-    # The SDK leaves a future behind for each order that got no answer in time.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     code = 0
     try:
-        comparisons, memory = asyncio.run(bench(words.runs, words.rounds, words.parked))
-        print(_as_json(comparisons, memory)) if words.json else _show(comparisons, memory)
+        comparisons = asyncio.run(bench(words.runs, words.rounds))
+        print(_as_json(comparisons)) if words.json else _show(comparisons)
     except StackError as error:
         print(f"bench: {error}", file=sys.stderr)
         code = 1
@@ -58,24 +49,18 @@ def main() -> None:
     os._exit(code)
 
 
-async def bench(runs: int, rounds: int, parked: int) -> tuple[list[LetterComparison], Memory | None]:
+async def bench(runs: int, rounds: int) -> list[LetterComparison]:
     """Measure on a stack of its own."""
     async with asyncio.timeout(TIME_LIMIT), stage("tests.bench.letter_steps") as on:
         records = await asyncpg.connect(on.info.database_url.get_secret_value())
         redrive = WithDeadLetters(on.redrive, records, on.workers[REDRIVE])
         plain = WithSignals(on.client, on.workers[PLAIN])
-        memory = None
-        if parked:
-            # First, in a worker that has done nothing yet.
-            folder = _folder(on, "memory")
-            memory = await measure_memory(redrive, folder, runs=parked, limit=MEMORY_LIMIT, cached=CACHED)
         cases = [
             await _case(on, redrive, plain, at_once=at_once, runs=count, rounds=rounds)
             for at_once, count in ((1, max(1, runs // 10)), (50, runs))
-            if rounds
         ]
         await records.close()
-        return cases, memory
+        return cases
 
 
 async def _case(
@@ -100,14 +85,12 @@ def _folder(on: Stage, name: str) -> Path:
     return folder
 
 
-def _as_json(comparisons: Sequence[LetterComparison], memory: Memory | None) -> str:
+def _as_json(comparisons: Sequence[LetterComparison]) -> str:
     cases = [comparison.model_dump() for comparison in comparisons]
-    return json.dumps(
-        {"cores": os.cpu_count(), "cases": cases, "memory": memory.model_dump() if memory else None}, indent=2
-    )
+    return json.dumps({"cores": os.cpu_count(), "cases": cases}, indent=2)
 
 
-def _show(comparisons: Sequence[LetterComparison], memory: Memory | None) -> None:
+def _show(comparisons: Sequence[LetterComparison]) -> None:
     heads = ("parked/s", "replays/s", "order to step p50 ms", "p99 ms", "worker CPU ms", "server CPU ms")
     table = Table("at once", "as", title=f"Dead letters and replays, {os.cpu_count()} cores; CPU per run")
     for head in (*heads, "ratio parked/s", "ratio replays/s"):
@@ -120,11 +103,6 @@ def _show(comparisons: Sequence[LetterComparison], memory: Memory | None) -> Non
         table.add_row(str(case.at_once), *_cells(case.plain), "", "", end_section=True)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    if memory:
-        console.print(
-            f"Memory of a worker: {memory.empty_mib:.0f} MiB empty, {memory.full_mib:.0f} MiB with {memory.parked} "
-            f"parked runs ({memory.per_cached_run_mib * 1024:.0f} KiB for each of the first {CACHED}, which are cached)"
-        )
 
 
 def _cells(figures: LetterFigures) -> list[str]:

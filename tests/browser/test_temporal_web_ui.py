@@ -63,4 +63,5 @@ async def test_web_ui_sends_the_signal_that_replays(
         await page.get_by_role("textbox", name="Data").first.fill(json.dumps(wording()))
         await page.get_by_role("button", name="Submit").first.click()
         await case.until(RunStatus.SUCCESS)
-        await case.until_letter("second", LetterStatus.REPLAYED)
+        record = await case.until_letter("second", LetterStatus.REPLAYED)
+    assert (record["replayed_by"], record["replay_count"]) == ("ada", 1)

@@ -5,7 +5,6 @@ Ends with 0 when every run has one record, was replayed once and succeeded, and 
 
 import argparse
 import asyncio
-import logging
 import os
 import random
 import sys
@@ -33,8 +32,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     words = parser.parse_args()
     configure_logging("error")
-    # The SDK leaves a future behind for each order that got no answer in time.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         problems = asyncio.run(_bounded(words))
     except (StackError, TimeoutError) as error:

@@ -12,31 +12,34 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from temporalio.client import Client
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
 from redrive.contracts import RunStatus, SearchAttribute, Workflow
-from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, Verb
+from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, OwnerSignal, Verb
 from redrive.logs import configure_logging
 from redrive.modules import Module
-from redrive.settings import Settings
+from redrive.settings import AlertSettings, Settings
 from starter.stack.stack import Stack
 from starter.stack.temporal_server import find_temporal
 from tests.conftest import eventually
+from tests.integration.dead_letters.processes import stopped
 from tests.integration.runs.samples import Number, ended, milliseconds, quick
 from worker import running_worker
 
 HERE = Path(__file__).parent
 TASK_QUEUE = "histories"
 # Few enough for eight short steps, or some refused orders, to be "long".
-EVENTS_BEFORE_CONTINUE = 30
+EVENTS_BEFORE_CONTINUE = 22
 MACHINE = re.compile(r"^\d+@.*")
 DIRECTORIES_OF_A_FILE = re.compile(rb"/(?:[\w.+-]+/)+(?=[\w-]+\.py)")
 
@@ -81,6 +84,7 @@ class Recorder:
 
     redrive: Redrive
     client: Client
+    postgres: int
     broken: set[str] = field(default_factory=set)
 
     async def start(self, pipeline: str, key: str) -> str:
@@ -251,6 +255,57 @@ async def _canceled_when_parked(recorder: Recorder) -> None:
     recorder.mend()
 
 
+async def _reported_again(recorder: Recorder) -> None:
+    """Its letter was terminated: the run is asked to report again, which starts another one, and is replayed."""
+    run_id = await recorder.park("reported-again", "count-2")
+    letter = LetterId(tenant="default", run_id=run_id, step="count-2")
+    await recorder.client.get_workflow_handle(letter.workflow_id).terminate()
+    await recorder.client.get_workflow_handle(run_id).signal(OwnerSignal.REPORT)
+
+    async def is_open() -> bool:
+        description = await recorder.client.get_workflow_handle(letter.workflow_id).describe()
+        return description.status is WorkflowExecutionStatus.RUNNING
+
+    await eventually(is_open)
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await recorder.keep_both("reported_again", run_id)
+
+
+async def _record_timed_out(recorder: Recorder) -> None:
+    """PostgreSQL does not answer in time. Rebuilt from history, that is another error than at first."""
+    with stopped(recorder.postgres):
+        run_id = await recorder.park("record-timed-out", "count-2")
+        letter = LetterId(tenant="default", run_id=run_id, step="count-2")
+        handle = recorder.client.get_workflow_handle(letter.workflow_id)
+
+        async def is_tried_elsewhere() -> bool:
+            history = await handle.fetch_history()
+            return any(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED for event in history.events)
+
+        await eventually(is_tried_elsewhere)
+    await _accepted(recorder.order(Verb.DISCARD, run_id))
+    await handle.result()
+    await recorder.keep("letter_record_timed_out", letter.workflow_id)
+    recorder.mend()
+
+
+async def _followed_up(recorder: Recorder) -> None:
+    """Failures that look alike: the alert of the first holds the others back, and its follow-up tells of them."""
+    run_ids = [await recorder.park(f"follow-up-{number}", "count-2") for number in range(3)]
+    query = f"WorkflowType = '{Workflow.ALERT_FOLLOW_UP}' AND ExecutionStatus = 'Completed'"
+
+    async def told() -> str | None:
+        found = [execution.id async for execution in recorder.client.list_workflows(query)]
+        counts = {name: await recorder.client.get_workflow_handle(name).result() for name in found}
+        return next((name for name, count in counts.items() if count), None)
+
+    await recorder.keep("alert_follow_up", await eventually(told))
+    for run_id in run_ids:
+        await _accepted(recorder.order(Verb.DISCARD, run_id))
+    recorder.mend()
+
+
 async def _continued(recorder: Recorder) -> None:
     run_id = await recorder.start("long", "long")
     await ended(recorder.redrive, run_id)
@@ -308,6 +363,9 @@ SCENES: list[Scene] = [
     _canceled_when_parked,
     _edited,
     _swept,
+    _reported_again,
+    _record_timed_out,
+    _followed_up,
 ]
 LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 
@@ -325,14 +383,19 @@ async def _recording(*words: str) -> AsyncIterator[Recorder]:
     registry = _registry(broken)
     async with environment:
         client = environment.client
-        settings = Settings(temporal_address=client.service_client.config.target_host, task_queue=TASK_QUEUE)
+        settings = Settings(
+            temporal_address=client.service_client.config.target_host,
+            task_queue=TASK_QUEUE,
+            alerts=AlertSettings(window=timedelta(seconds=1)),
+        )
         with tempfile.TemporaryDirectory() as directory:
             # PostgreSQL does not run as root: its account has to get through here.
             Path(directory).chmod(0o711)
             async with Stack(settings, state_dir=Path(directory) / "state", workers=0) as stack:
                 complete = settings.model_copy(update={"database_url": stack.info.database_url})
                 async with running_worker(complete, registry):
-                    yield Recorder(Redrive(client, task_queue=TASK_QUEUE, registry=registry), client, broken)
+                    redrive = Redrive(client, task_queue=TASK_QUEUE, registry=registry)
+                    yield Recorder(redrive, client, stack.info.children["postgres"], broken)
 
 
 def scrubbed(text: str) -> str:

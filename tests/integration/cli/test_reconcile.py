@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from redrive.dead_letters import LetterId
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.desk import WHY, Desk
@@ -76,3 +77,51 @@ async def test_record_whose_run_is_gone_is_marked(desk: Desk) -> None:
     again = (await _reconcile(desk, "--json")).document
     assert again == {"parked_runs": 0, "open_records": 1, "problems": []}
     assert "run is gone" in (await desk.command("dlq", "list", "--tenant", desk.tenant)).out
+
+
+async def _lose_order(desk: Desk, letter: LetterId, status: str) -> None:
+    """Leave what a letter leaves that dies after it has accepted an order and before it has handed it on."""
+    await desk.temporal.get_workflow_handle(letter.workflow_id).terminate()
+    await desk.sql(
+        "UPDATE redrive.dead_letters SET status = $2, order_request_id = 'lost' WHERE id = $1",
+        letter.workflow_id,
+        status,
+    )
+
+
+async def test_order_that_never_reached_the_run_is_given_up(desk: Desk) -> None:
+    """The records wait for orders again, and one more goes through. What is stored is redacted by the worker."""
+    letters = await asyncio.gather(desk.park(password="hunter2"), desk.park(password="hunter2"))
+    for letter, status in zip(letters, ("replaying", "resolved"), strict=True):
+        await _lose_order(desk, letter, status)
+    await _listed(desk, 2)
+    said = await _reconcile(desk, "--json")
+    assert said.code == 1
+    assert {problem["kind"] for problem in said.document["problems"]} == {"order_lost"}
+    assert {(await desk.record(letter) or {})["status"] for letter in letters} == {"replaying", "resolved"}
+    mended = await _reconcile(desk, "--repair", "--json")
+    assert (mended.code, mended.err) == (0, "")
+    assert [problem["mended"] for problem in mended.document["problems"]] == [True, True]
+    for letter in letters:
+        record = await desk.record(letter) or {}
+        assert (record["status"], record["cycle"], record["order_request_id"]) == ("pending", 1, None)
+        assert "hunter2" not in record["payload"]
+    assert (await desk.audit())[-2:] == [("reopened", "redrive")] * 2
+    desk.mend()
+    assert (await desk.dlq("replay", letters[0], *WHY, "--yes", "--wait")).code == 0
+    assert desk.calls.count("pay") == 3
+
+
+async def test_outcome_that_never_reached_the_record_is_written(desk: Desk) -> None:
+    """A run that went on to its end while its letter was dead: the record is closed, not offered for a restart."""
+    letter = await desk.park()
+    desk.mend()
+    assert (await desk.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
+    await desk.until(letter, "replayed")
+    await desk.sql("UPDATE redrive.dead_letters SET status = 'replaying' WHERE id = $1", letter.workflow_id)
+    said = await _reconcile(desk, "--repair", "--json")
+    assert (said.code, said.err) == (0, "")
+    assert [problem["kind"] for problem in said.document["problems"]] == ["outcome_lost"]
+    record = await desk.record(letter) or {}
+    assert (record["status"], record["orphaned"]) == ("replayed", False)
+    assert (await desk.audit())[-1] == ("replay_outcome", "redrive")

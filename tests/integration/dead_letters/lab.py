@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from collections.abc import MutableSet
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -67,10 +68,14 @@ class Call:
 class Service:
     """The outside world of one case: what is broken, and what it was asked."""
 
-    broken: set[str] = field(default_factory=set)
+    broken: MutableSet[str] = field(default_factory=set)
     flaky: set[str] = field(default_factory=set)
     error: str = "the service is broken"
     calls: list[Call] = field(default_factory=list)
+
+    def note(self, call: Call) -> None:
+        """Remember a call."""
+        self.calls.append(call)
 
     @property
     def called(self) -> list[str]:
@@ -84,7 +89,7 @@ SERVICES: dict[str, Service] = {}
 async def _work(ctx: ModuleContext, given: Given) -> Done:
     service = SERVICES[given.case]
     call = Call(ctx.step, given, ctx.idempotency_key, ctx.run_id, ctx.attempt, ctx.max_attempts)
-    service.calls.append(call)
+    service.note(call)
     if ctx.step in service.broken:
         raise Terminal(service.error)
     if ctx.step in service.flaky:
@@ -126,6 +131,7 @@ class Case:
     service: Service = field(default_factory=Service)
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     run_id: str = ""
+    patience: float = 20.0
 
     def __post_init__(self) -> None:
         SERVICES[self.name] = self.service
@@ -178,7 +184,7 @@ class Case:
             view = await self.view()
             return view if view.status is status else None
 
-        return await eventually(has)
+        return await eventually(has, within=self.patience)
 
     async def until_letter(self, step: str, status: LetterStatus, *, cycle: int = 1) -> dict[str, Any]:
         """Wait until the record of a step has a status and at least so many cycles."""
@@ -187,12 +193,21 @@ class Case:
             record = await self.record(step)
             return record if record and record["status"] == status and record["cycle"] >= cycle else None
 
-        return await eventually(has)
+        return await eventually(has, within=self.patience)
 
     async def record(self, step: str = "second") -> dict[str, Any] | None:
         """Return the record of a step's dead letter."""
         rows = await self._rows("SELECT * FROM redrive.dead_letters WHERE id = $1", self.letter(step).workflow_id)
         return rows[0] if rows else None
+
+    async def until_row(self, status: RunStatus) -> dict[str, Any]:
+        """Wait until the run's row has a status."""
+
+        async def has() -> dict[str, Any] | None:
+            rows = await self._rows("SELECT * FROM redrive.runs WHERE run_id = $1", self.run_id)
+            return rows[0] if rows and rows[0]["status"] == status else None
+
+        return await eventually(has, within=self.patience)
 
     async def audit(self, step: str | None = None) -> list[dict[str, Any]]:
         """Return the audit log of a step's dead letter, or of all of the tenant's."""
@@ -209,7 +224,7 @@ class Case:
             rows = [row for row in await self.audit() if row["request_id"] == request_id and row["action"] == action]
             return rows[0] if rows else None
 
-        return await eventually(found)
+        return await eventually(found, within=self.patience)
 
     async def refusals(self, count: int) -> list[dict[str, Any]]:
         """Wait until so many orders were refused, and return their audit rows."""
@@ -218,7 +233,7 @@ class Case:
             rows = [row for row in await self.audit() if row["action"] == "refused"]
             return rows if len(rows) >= count else None
 
-        return await eventually(found)
+        return await eventually(found, within=self.patience)
 
     async def works_still(self) -> None:
         """Mend everything, replay the parked step, and see the run end: nothing is stuck."""

@@ -39,6 +39,7 @@ class WorkerProcess:
     """A real worker that can be killed."""
 
     def __init__(self, info: StackInfo, folder: Path, **environment: str) -> None:
+        folder.mkdir(exist_ok=True)
         self._ready = folder / "ready"
         self.log = folder / "worker.log"
         self._environment = worker_environment(info, state_dir=folder, embedded_temporal=True) | {
@@ -62,7 +63,7 @@ class WorkerProcess:
         async def ready() -> bool:
             return self._ready.exists()
 
-        await eventually(ready)
+        await eventually(ready, within=60)
 
     async def kill(self) -> None:
         """End it as the kernel does when memory is short."""

@@ -3,15 +3,21 @@
 import asyncio
 from typing import Any
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive import RunStatus
-from redrive.dead_letters import LetterStatus, Verb
+from activities.order_checks import OrderChecks, Verdict
+from activities.orders import OrderActivities
+from redrive import Registry, RunStatus
+from redrive.dead_letters import ORDERS, LetterStatus, OrderRequest, Verb
 from redrive.keys import run_id_for_key
+from redrive.metrics import Metrics
+from redrive.redaction import Redactor
+from store.database import Database
 from tests.conftest import eventually
-from tests.integration.dead_letters.lab import Case
+from tests.integration.dead_letters.lab import Case, wording
 
 
 async def vanish(case: Case) -> None:
@@ -125,3 +131,32 @@ async def test_blocked_letter_of_a_terminated_run_can_be_closed(case: Case) -> N
     answer = await case.order(Verb.DISCARD, "third")
     assert answer.accepted, answer
     await case.until_letter("third", LetterStatus.DISCARDED)
+
+
+class _Late(OrderChecks):
+    """The check of an order whose run ends right after it."""
+
+    async def check(self, request: OrderRequest) -> Verdict:
+        return Verdict(message="the run goes on")
+
+
+@pytest.mark.parametrize("verb", [Verb.REPLAY, Verb.RESOLVE])
+async def test_run_that_ends_between_check_and_order_leaves_the_letter_open(case: Case, verb: Verb) -> None:
+    """Nobody carries it out: the record is pending and orphaned, after a resolve, too, and the audit log says why."""
+    await case.park("second")
+    await case.run.terminate()
+    registry = Registry()
+    async with Database(case.database_url) as database:
+        checks = _Late(case.temporal, registry, Redactor(), task_queue=case.task_queue)
+        activities = OrderActivities(case.temporal, database, checks, Redactor(), Metrics())
+        fields = {"output": {"step": "x", "n": 1}} if verb is Verb.RESOLVE else {}
+        order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
+        request = OrderRequest(
+            letter=case.letter("second"), order=order, refusal=None, status=LetterStatus.PENDING, cycle=1
+        )
+        recorded = await activities.record_order(request)
+    assert (recorded.under_way, recorded.orphaned) == (False, True)
+    record = await case.record() or {}
+    assert (record["status"], record["orphaned"], record["resolution"]) == ("pending", True, None)
+    assert [row["action"] for row in await case.audit()][-1] == "reopened"
+    assert (await case.until_row(RunStatus.FAILED))["closed_at"] is not None

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from redrive import InvalidInput, RunStatus
 from redrive.contracts import Workflow
-from redrive.dead_letters import Answer, LetterInput, LetterStatus, Mode, Verb
+from redrive.dead_letters import Answer, LetterInput, LetterStatus, Mode, OwnerSignal, Verb
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
 
@@ -105,6 +105,7 @@ async def test_forged_word_between_workflows_harms_nothing(case: Case, name: str
         await case.letter_workflow("second").signal(name, args=arguments)
         await case.run.signal(name, args=arguments)
     await case.works_still()
+    assert case.service.called == ["first", "second", "second", "third"]
 
 
 async def test_malformed_continue_harms_nothing(case: Case) -> None:
@@ -319,3 +320,16 @@ async def test_outcome_reaches_a_letter_that_was_terminated_meanwhile(case: Case
     case.service.flaky.clear()
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
     await case.until_letter("second", LetterStatus.REPLAYED)
+
+
+async def test_order_that_reaches_the_run_again_later_is_ignored(case: Case) -> None:
+    """It is good for the cycle that it was accepted for: the next one waits for an order of its own."""
+    await case.park("second")
+    await case.order(Verb.REPLAY, request_id="once")
+    await case.until_letter("second", LetterStatus.PENDING, cycle=2)
+    again = {"step": "second", "cycle": 1, "order": wording(verb=Verb.REPLAY, request_id="once")}
+    await case.run.signal(OwnerSignal.ORDER, again)
+    case.mend()
+    assert (await case.order(Verb.RESOLVE, output={"step": "x", "n": 1})).accepted
+    assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
+    assert case.service.called == ["first", "second", "second", "third"]

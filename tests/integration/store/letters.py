@@ -62,6 +62,7 @@ def exhausted(
         config=STEP,
         correlation_id=changes.pop("correlation_id", letter.run_id),
         key=changes.pop("key", None),
+        started_at=changes.pop("started_at", at - timedelta(minutes=1)),
         at=at,
     )
 

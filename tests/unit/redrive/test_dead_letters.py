@@ -127,7 +127,6 @@ def test_status_after_an_order(order: LetterOrder, status: LetterStatus) -> None
     [
         (Ending.SUCCEEDED, LetterStatus.REPLAYED),
         (Ending.BLOCKED, LetterStatus.PENDING),
-        (Ending.ORPHANED, LetterStatus.PENDING),
         (Ending.CANCELED, LetterStatus.DISCARDED),
     ],
 )

@@ -1,10 +1,17 @@
 """What the operators' client refuses before anything is sent."""
 
+import asyncio
+import gc
+import socket
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 
 from redrive.dead_letters import LetterId
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, Unavailable
 from redrive.operators import DeadLetters
 
 LETTER = LetterId(tenant="t", run_id="run-1", step="second")
@@ -13,7 +20,13 @@ LETTER = LetterId(tenant="t", run_id="run-1", step="second")
 @pytest.fixture
 async def letters() -> DeadLetters:
     """Orders that could not be sent: there is no server."""
-    return DeadLetters(await Client.connect("127.0.0.1:1", lazy=True), "queue")
+    return await letters_at(1)
+
+
+async def letters_at(port: int) -> DeadLetters:
+    """Orders to a server at this port, which is not asked yet."""
+    client = await Client.connect(f"127.0.0.1:{port}", lazy=True, data_converter=pydantic_data_converter)
+    return DeadLetters(client, "queue")
 
 
 @pytest.mark.parametrize(
@@ -34,3 +47,19 @@ async def test_from_step_that_is_no_name_is_refused(letters: DeadLetters) -> Non
     """Names have a shape."""
     with pytest.raises(InvalidInput, match="from_step"):
         await letters.replay(LETTER, requested_by="ada", reason="x", from_step="Not a name")
+
+
+async def test_order_without_an_answer_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one error for the caller, and no complaint of asyncio's on stderr."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    monkeypatch.setattr("redrive.operators.ANSWER_TIMEOUT", timedelta(milliseconds=300))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        letters = await letters_at(silent.getsockname()[1])
+        with pytest.raises(Unavailable, match="same request id"):
+            await letters.discard(LETTER, requested_by="ada", reason="x")
+    await asyncio.sleep(0)
+    gc.collect()
+    assert complaints == []

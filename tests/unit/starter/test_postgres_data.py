@@ -34,10 +34,11 @@ async def test_process_that_only_has_the_number_is_left_alone(tmp_path: Path) ->
 
 @pytest.mark.parametrize("text", [None, "", "what\n"])
 async def test_no_recorded_server_is_fine(tmp_path: Path, text: str | None) -> None:
-    """After a clean stop there is nothing to end."""
+    """After a clean stop there is nothing to end, and what cannot be read is left for PostgreSQL to judge."""
     if text is not None:
         (tmp_path / "postmaster.pid").write_text(text)
     await end_leftover(tmp_path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ([] if text is None else [text])
 
 
 def test_data_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from starter.stack.child import ChildState
 from starter.stack.state import StackInfo
 from starter.stack.supervisor import Supervisor
-from starter.stack.workers import find_worker, worker_environment, worker_program
+from starter.stack.workers import find_worker, nth_worker, worker_environment, worker_program
 
 INFO = StackInfo(
     pid=1,
@@ -48,6 +48,23 @@ def test_worker_of_an_outside_server_keeps_its_settings(monkeypatch: pytest.Monk
     environment = worker_environment(INFO, state_dir=tmp_path, embedded_temporal=False)
     assert environment["TEMPORAL_PROFILE"] == "cloud"
     assert "TEMPORAL_ADDRESS" not in environment
+
+
+@pytest.mark.parametrize(
+    ("address", "second"),
+    [
+        ("127.0.0.1:9464", "127.0.0.1:9465"),
+        ("[::1]:9464", "[::1]:9465"),
+        ("127.0.0.1:0", "127.0.0.1:0"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_each_worker_serves_its_metrics_at_a_port_of_its_own(address: str, second: str) -> None:
+    """The first at the address that is set; what is no address is left for the worker to refuse."""
+    environment = {"REDRIVE_METRICS_ADDRESS": address}
+    assert nth_worker(environment, 1) == environment
+    assert nth_worker(environment, 2) == {"REDRIVE_METRICS_ADDRESS": second}
+    assert nth_worker({}, 2) == {}
 
 
 async def test_worker_is_ready_when_it_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""The text and the stack of whatever a module raised, as they can be stored: neither may fail, nor tell a secret."""
+
+import traceback
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from redrive.contracts import ERROR_TEXT_LIMIT
+from redrive.documents import validation_sentence
+from redrive.redaction import Redactor
+
+# Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
+READ_LIMIT = 4 * ERROR_TEXT_LIMIT
+
+
+def error_text(error: BaseException, redactor: Redactor) -> str:
+    """Return an error's text: neither a broken `__str__` nor a lone surrogate may stop that."""
+    if isinstance(error, ValidationError):
+        # Pydantic's own text shows values without the names that they are secret by.
+        return _storable(f"{error.title}: {validation_sentence(error, redactor)}")
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"(its text cannot be shown: {type(broken).__name__})"
+    return _storable(text)
+
+
+def redacted_text(text: str, redactor: Redactor) -> str:
+    """Return the beginning of a text, without the secrets in it."""
+    return redactor.text(text[:READ_LIMIT])[:ERROR_TEXT_LIMIT]
+
+
+def redacted_stack(error: BaseException, redactor: Redactor) -> str:
+    """Return the end of an error's stack, without the secrets in it."""
+    stack = "".join(traceback.format_exception(error))
+    for cause in _causes(error):
+        if isinstance(cause, ValidationError):
+            for line in str(cause).splitlines():
+                stack = stack.replace(line.strip(), line.strip().partition(" [type=")[0])
+    return redactor.text(_storable(stack)[-READ_LIMIT:])[-ERROR_TEXT_LIMIT:]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Go through an error and those that it came of, groups included."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        found = pending.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        pending += [found.__cause__, found.__context__]
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")

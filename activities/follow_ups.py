@@ -1,0 +1,49 @@
+"""Follow-ups of alerts: see to it that failures which were held back are told in the end."""
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from redrive.contracts import Activity, Workflow
+from redrive.dead_letters import Alert, FollowUp
+from store import alerts
+from store.database import Database
+
+
+class FollowUps:
+    """Plan follow-ups, and count what they tell of."""
+
+    def __init__(self, client: Client, database: Database, *, task_queue: str, window: timedelta) -> None:
+        self._client = client
+        self._database = database
+        self._task_queue = task_queue
+        self.window = window
+
+    async def plan(self, alert: Alert) -> None:
+        """Start the follow-up of the alert that holds this one back, to run when its time is over. Twice is once."""
+        since = await alerts.last_sent(await self._database.pool(), alert.letter.tenant, alert.fingerprint)
+        if since is None:
+            return
+        follow_up = FollowUp(alert=alert, since=since)
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await self._client.start_workflow(
+                Workflow.ALERT_FOLLOW_UP,
+                follow_up,
+                id=follow_up.workflow_id,
+                task_queue=self._task_queue,
+                start_delay=max(since + self.window - datetime.now(UTC), timedelta(0)),
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"{alert.letter.step}: {alert.category}, tenant {alert.letter.tenant}",
+            )
+
+    @activity.defn(name=Activity.TAKE_HELD_BACK)
+    async def take_held_back(self, follow_up: FollowUp) -> int:
+        """Return how many failures were held back, and are told now."""
+        alert = follow_up.alert
+        pool = await self._database.pool()
+        return await alerts.take_held_back(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)

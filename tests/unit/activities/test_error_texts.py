@@ -1,0 +1,54 @@
+"""What is kept of an error: never the value of a field that is secret by its name."""
+
+import traceback
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from activities.error_texts import error_text, redacted_stack
+from redrive.redaction import Redactor
+
+CANARY = "canary-4711"
+
+
+class Account(BaseModel):
+    """What a module reads from somewhere."""
+
+    iban: int
+
+
+def refused() -> ValidationError:
+    """Return the error of a model that a module uses itself."""
+    with pytest.raises(ValidationError) as caught:
+        Account.model_validate({"iban": CANARY})
+    return caught.value
+
+
+def test_value_under_a_configured_name_is_in_neither_text_nor_stack() -> None:
+    """A module that validates by itself tells which field, not what stood there."""
+    error, redactor = refused(), Redactor(["iban"])
+    assert error_text(error, redactor).startswith("Account: iban: ")
+    assert CANARY not in error_text(error, redactor)
+    assert CANARY not in redacted_stack(error, redactor)
+    assert CANARY in error_text(error, Redactor()), "the test can fail"
+
+
+def test_value_is_not_in_the_stack_of_an_error_that_came_of_it() -> None:
+    """Causes and groups are in the stack, too."""
+    cause, redactor = refused(), Redactor(["iban"])
+    error = RuntimeError("the account is wrong")
+    error.__cause__ = ExceptionGroup("two", [ValueError("other"), cause])
+    stack = redacted_stack(error, redactor)
+    assert CANARY not in stack
+    assert "iban" in stack
+    assert CANARY in "".join(traceback.format_exception(error)), "the test can fail"
+
+
+def test_broken_text_is_replaced() -> None:
+    """An error that cannot tell itself is told all the same."""
+
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise KeyError
+
+    assert error_text(Broken(), Redactor()) == "(its text cannot be shown: KeyError)"

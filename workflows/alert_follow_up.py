@@ -1,0 +1,42 @@
+"""Tell of the failures that an alert held back. Started when the first is, with a delay until the alert's time is over.
+
+A workflow of its own: it outlives the dead letters that it speaks of, and costs one task for thousands of them.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, Workflow
+    from redrive.dead_letters import FollowUp
+
+COUNT_TIMEOUT = timedelta(seconds=5)
+COUNT_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
+ALERT_TIMEOUT = timedelta(seconds=30)
+ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minutes=5))
+
+
+@workflow.defn(name=Workflow.ALERT_FOLLOW_UP)
+class AlertFollowUp:
+    """Raise one more alert, if failures were held back that nobody has told of meanwhile."""
+
+    @workflow.run
+    async def run(self, given: FollowUp) -> int:
+        count: int = await workflow.execute_activity(
+            Activity.TAKE_HELD_BACK,
+            given,
+            result_type=int,
+            start_to_close_timeout=COUNT_TIMEOUT,
+            retry_policy=COUNT_RETRIES,
+        )
+        if count:
+            await workflow.execute_activity(
+                Activity.RAISE_ALERT,
+                given.alert.model_copy(update={"count": count}),
+                start_to_close_timeout=ALERT_TIMEOUT,
+                retry_policy=ALERT_RETRIES,
+                summary="alert",
+            )
+        return count

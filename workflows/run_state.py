@@ -1,0 +1,98 @@
+"""What a run knows of its steps, and how operators' orders change it. Pure."""
+
+from typing import Any
+
+from redrive.contracts import (
+    DOCUMENT_LIMIT,
+    FailedCycle,
+    RunInput,
+    RunState,
+    StepSnapshot,
+    StepState,
+    StepStatus,
+)
+from redrive.dead_letters import Mode, Replay
+from redrive.documents import patched, step_input
+from redrive.errors import Category
+from workflows.edits import count_edit
+
+
+def next_step(state: RunState) -> int | None:
+    """Return the place of the first step that is not done."""
+    return next((place for place, step in enumerate(state.steps) if step.status is not StepStatus.SUCCESS), None)
+
+
+def current_step(state: RunState) -> str:
+    """Return the step that an order to the run means: the one that it is at."""
+    place = next_step(state)
+    return state.steps[-1 if place is None else place].name
+
+
+def parked_step(state: RunState) -> str | None:
+    """Return the dead step that the run waits at."""
+    return next((step.name for step in state.steps if step.status is StepStatus.DLQ), None)
+
+
+def later_steps(state: RunState, name: str) -> list[StepState]:
+    """Return the steps after one."""
+    return state.steps[_place(state, name) + 1 :]
+
+
+def step_document(order: RunInput, state: RunState, snapshot: StepSnapshot) -> dict[str, Any]:
+    """Return a step's input: the part of the run's document that it reads, with operators' edits."""
+    document = step_input(order.payload | state.outputs, snapshot.reads)
+    return patched(document, state.patches.get(snapshot.name, []))
+
+
+def exhaust(step: StepState, cycle: FailedCycle) -> None:
+    """Make a step a dead one."""
+    step.failure, step.attempts = cycle, cycle.attempts
+    step.attempt = max([step.attempt, *(entry.attempt for entry in cycle.attempts)])
+    step.status = StepStatus.DLQ
+
+
+def too_large(state: RunState, order_size: int, step: StepState) -> FailedCycle | None:
+    """Return the failure of a step whose output no longer fits into the run's document."""
+    total = order_size + sum(each.output_size or 0 for each in state.steps)
+    if total <= DOCUMENT_LIMIT:
+        return None
+    message = (
+        f"payload and outputs of the run are {total} bytes together; the limit is {DOCUMENT_LIMIT} "
+        "(return a reference to large data)"
+    )
+    return FailedCycle(
+        step=step.name,
+        cycle=step.cycle,
+        category=Category.TOO_LARGE,
+        error_type="TooLarge",
+        message=message,
+        attempts=step.attempts,
+    )
+
+
+def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: StepState) -> None:
+    """Make the dead step, or an earlier one and all after it, pending again, as a replay says."""
+    first = order.from_step or dead.name
+    place = _place(state, first)
+    state.letters[dead.name] = order.request_id
+    state.stop_after = dead.name if order.mode is Mode.STEP_ONLY else None
+    if order.input_patch is not None:
+        state.patches.setdefault(first, []).append(order.input_patch)
+        count_edit(state.versions, steps, first)
+    if order.policy is not None:
+        policy = steps[place].policy
+        state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
+    for step in state.steps[place:]:
+        step.status, step.output_size, step.failure = StepStatus.PENDING, None, None
+        state.outputs.pop(step.name, None)
+
+
+def skip_rest(state: RunState) -> None:
+    """Mark the steps that will not run any more."""
+    for step in state.steps:
+        if step.status in {StepStatus.PENDING, StepStatus.RUNNING, StepStatus.DLQ}:
+            step.status = StepStatus.SKIPPED
+
+
+def _place(state: RunState, name: str) -> int:
+    return [step.name for step in state.steps].index(name)

@@ -89,14 +89,13 @@ class KeyedStarts:
         )
 
     async def _start_or_release(self, order: RunInput) -> StartedRun:
-        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run.
+        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run of it.
 
-        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it.
+        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. So it is
+        when Temporal has a run of another request with the key: the row would say the wrong fingerprint.
         """
         try:
             return await self._start(order)
-        except IdempotencyMismatch:
-            raise
         except RedriveError as error:
             cause = error.__cause__
             if self.claims and (not isinstance(cause, RPCError) or cause.status in _RELEASED_ON):

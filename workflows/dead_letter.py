@@ -4,6 +4,7 @@ It knows its owner only by workflow id and by the signals in `redrive.dead_lette
 through one inbox and is handled one after another: of two orders at once, one wins.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,12 +12,13 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SearchAttribute, Workflow
     from redrive.dead_letters import (
         ANSWERS_KEPT,
+        Alert,
         Answer,
         Continue,
         Discard,
@@ -58,6 +60,7 @@ class DeadLetter:
         self._state = given.state or LetterState(letter=given.letter)
         self._loaded = given.state is not None
         self._inbox: deque[Exhausted | Outcome | LetterOrder | MalformedOrder] = deque()
+        self._alerts: set[asyncio.Task[None]] = set()
 
     @workflow.run
     async def run(self, given: LetterInput) -> LetterStatus:
@@ -66,16 +69,17 @@ class DeadLetter:
             if self._inbox:
                 await self._handle(self._inbox.popleft())
                 self._describe()
-            if self._inbox:
-                continue
-            if self._state.status.closed:
-                await workflow.wait_condition(workflow.all_handlers_finished)
-                if not self._inbox:
-                    return self._state.status
-            elif self._should_continue_as_new():
-                await workflow.wait_condition(workflow.all_handlers_finished)
-                if not self._inbox:
-                    workflow.continue_as_new(LetterInput(letter=given.letter, state=self._state))
+            if self._state.status.closed and await self._is_idle():
+                return self._state.status
+            if self._should_continue_as_new() and await self._is_idle():
+                workflow.continue_as_new(LetterInput(letter=given.letter, state=self._state))
+
+    async def _is_idle(self) -> bool:
+        """Wait for answers and alerts that are on their way, and tell whether nothing else has come meanwhile."""
+        await workflow.wait_condition(
+            lambda: bool(self._inbox) or (workflow.all_handlers_finished() and not self._alerts)
+        )
+        return not self._inbox
 
     @workflow.signal(dynamic=True)
     def take(self, name: str, arguments: Sequence[RawValue]) -> None:
@@ -131,14 +135,10 @@ class DeadLetter:
         self._loaded = True
         self._upsert()
         if recorded.alert:
-            # Not waited for: a dead alert channel must not hold up orders.
-            workflow.start_activity(
-                Activity.RAISE_ALERT,
-                recorded.alert,
-                start_to_close_timeout=ALERT_TIMEOUT,
-                retry_policy=ALERT_RETRIES,
-                summary="alert",
-            )
+            # Waited for only before the end: a dead alert channel must not hold up orders.
+            alert = asyncio.create_task(_raise_alert(recorded.alert))
+            self._alerts.add(alert)
+            alert.add_done_callback(self._alerts.discard)
 
     async def _on_order(self, order: LetterOrder) -> None:
         await self._load()
@@ -239,3 +239,18 @@ class DeadLetter:
         ]
         if changed:
             workflow.upsert_search_attributes(changed)
+
+
+async def _raise_alert(alert: Alert) -> None:
+    try:
+        await workflow.execute_activity(
+            Activity.RAISE_ALERT,
+            alert,
+            start_to_close_timeout=ALERT_TIMEOUT,
+            retry_policy=ALERT_RETRIES,
+            summary="alert",
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        workflow.logger.warning("alert.given_up: %s", alert.letter.workflow_id)

@@ -134,6 +134,23 @@ def _exhausted(tenant: str, number: int) -> Exhausted:
     )
 
 
+async def test_alert_outlives_its_letter(worker: WorkerFactory, registry: Registry) -> None:
+    """A channel that is back after the letter was closed still gets the alert."""
+    register(registry)
+    async with Sink(status=503) as sink, worker(alerts=AlertSettings(webhook_url=sink.url)) as running:
+        case = await case_of(running).park("second")
+        await case.order(Verb.DISCARD)
+        await case.until_letter("second", LetterStatus.DISCARDED)
+        refused = len(sink.received)
+
+        async def tried_again() -> bool:
+            return len(sink.received) > refused
+
+        sink.status = 204
+        await eventually(tried_again)
+        assert await case.letter_workflow("second").result() == LetterStatus.DISCARDED
+
+
 async def test_dead_webhook_holds_up_nothing(worker: WorkerFactory, registry: Registry) -> None:
     """The record is written and orders are carried out while alerts fail."""
     register(registry)

@@ -25,6 +25,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.attempts import earlier_attempts, to_details, with_attempt
+from activities.projections import write_projection
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
     ERROR_TEXT_LIMIT,
@@ -89,6 +90,7 @@ class _Try:
             "correlation_id": order.correlation_id,
             "request_id": order.correlation_id,
             "user_id": order.user_id,
+            **({"event_id": order.event_id} if order.event_id else {}),
             "idempotency_key": step_key(order.run_id, order.step.name, "run"),
         }
 
@@ -134,7 +136,10 @@ class StepActivities:
                 raise self._failure(this, error) from None
             except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
                 raise self._failure(this, error) from None
-            log.info("step.succeeded", latency_ms=round((time.monotonic() - began) * 1000, 1))
+            took = time.monotonic() - began
+            log.info("step.succeeded", latency_ms=round(took * 1000, 1))
+            if this.order.event_id:
+                await write_projection(self._database, this.order, this.number, timedelta(seconds=took))
             if this.order.last:
                 await self._write_row(this.order, this.order.last)
             return result

@@ -14,6 +14,7 @@ from redrive.errors import (
     Transient,
     Unavailable,
 )
+from redrive.events import Event
 from redrive.http import ServiceClient
 from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
 from redrive.policy import (
@@ -38,6 +39,7 @@ __all__ = [
     "AdditiveJitter",
     "Category",
     "Curve",
+    "Event",
     "FullJitter",
     "InvalidInput",
     "Module",

@@ -77,8 +77,12 @@ class Redrive:
         key: str | None = None,
         correlation_id: str | None = None,
         user_id: str | None = None,
+        event_id: str | None = None,
     ) -> StartedRun:
-        """Start a run. The same key gives the same run, however often it is started."""
+        """Start a run. The same key gives the same run, however often it is started.
+
+        `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
+        """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
         order = validated_run_input(
@@ -88,10 +92,17 @@ class Redrive:
             key=check_key(key) if key is not None else None,
             correlation_id=correlation_id,
             user_id=user_id,
+            event_id=event_id,
         )
         order.steps = await self._steps(name, document)
         run_id = run_id_for_key(tenant, key) if key else new_run_id()
         return await self._start(run_id, order)
+
+    async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
+        """Return the steps that a run would have, or raise InvalidInput when it could never start."""
+        document = check_payload(payload)
+        validated_run_input(pipeline=pipeline, payload=document)
+        return await self._steps(pipeline, document)
 
     async def _steps(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
         """Return the pipeline's steps: from this process if it has the code, else from a worker."""

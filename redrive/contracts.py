@@ -176,6 +176,7 @@ class RunInput(Message):
     generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
+    event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
     state: RunState | None = None
 
 
@@ -244,6 +245,7 @@ class StepOrder(Message):
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
     correlation_id: str
     user_id: str | None = None
+    event_id: str | None = None
     last: LastStep | None = Field(default=None, description="given to the last step: what the run's row needs")
 
 

@@ -258,6 +258,7 @@ class ModuleRun:
                 document=document,
                 correlation_id=order.correlation_id or info.workflow_id,
                 user_id=order.user_id,
+                event_id=order.event_id,
                 last=self._last_step(order, step),
             ),
             result_type=StepResult,

@@ -94,13 +94,14 @@ class Intake:
         pipeline = pipeline_for(envelope.type, self._pipelines)
         # Before it is stored: what is refused must not stand in the way of a better one with the same key.
         await self._redrive.steps(pipeline, event_document(event_id_for(tenant, envelope.dedupe_key), envelope))
-        event, is_new = await put_event(await self._database.pool(), tenant, envelope)
-        run_id = await self.start(event)
-        if is_new:
+        stored = await put_event(await self._database.pool(), tenant, envelope)
+        event = stored.event
+        run_id = event.run_id if stored.has_run else await self.start(event)
+        if stored.is_new:
             log.info("event.accepted", **_fields(event, run_id), pipeline=pipeline)
         else:
             log.info("event.duplicate", **_fields(event, run_id), differs=_differs(event, envelope))
-        return Accepted(event.id, run_id, is_new)
+        return Accepted(event.id, run_id, stored.is_new)
 
     async def start(self, event: StoredEvent) -> str:
         """Start the run of a stored event, or find it, and return its id."""

@@ -1,5 +1,6 @@
 """Events and the records of their projectors. Without a tenant: of all tenants."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -69,8 +70,17 @@ class Projection(Record):
     completed_at: datetime
 
 
-async def put_event(pool: Pool, tenant: str, envelope: Envelope) -> tuple[StoredEvent, bool]:
-    """Store an event and tell whether it is new. Of two with the same dedupe key, the first is kept and returned."""
+@dataclass(frozen=True)
+class Stored:
+    """What storing an event gave. One that has a run must not be started again: Temporal may have forgotten it."""
+
+    event: StoredEvent
+    is_new: bool
+    has_run: bool
+
+
+async def put_event(pool: Pool, tenant: str, envelope: Envelope) -> Stored:
+    """Store an event. Of two with the same dedupe key, the first is kept and returned."""
     given = {
         "id": event_id_for(tenant, envelope.dedupe_key),
         "tenant": tenant,
@@ -78,11 +88,13 @@ async def put_event(pool: Pool, tenant: str, envelope: Envelope) -> tuple[Stored
         "run_id": run_id_for_key(tenant, envelope.dedupe_key),
     }
     row = await pool.fetchrow(
-        "SELECT is_new, (stored).* FROM put_event($1, $2)", json_text(given), to_json(envelope.payload).decode()
+        "SELECT is_new, has_run, (stored).* FROM put_event($1, $2)",
+        json_text(given),
+        to_json(envelope.payload).decode(),
     )
     if row is None:
         raise LookupError(f"event {given['id']!r} was not written")
-    return _stored(row), row["is_new"]
+    return Stored(_stored(row), row["is_new"], row["has_run"])
 
 
 async def put_run_of_event(pool: Pool, event: StoredEvent, run_id: str) -> None:

@@ -89,9 +89,10 @@ CREATE POLICY tenant ON redrive.dead_events USING (redrive.sees(tenant)) WITH CH
 GRANT SELECT, INSERT, UPDATE ON redrive.events, redrive.event_projections, redrive.event_replays, redrive.dead_events
     TO redrive_app;
 
--- Store an event, in one round trip, and return what is stored: of two with the same dedupe key, the first.
-CREATE FUNCTION redrive.put_event(given jsonb, content json) RETURNS TABLE (is_new boolean, stored redrive.events)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Store an event, in one round trip, and return what is stored: of two with the same dedupe key, the first. `has_run`
+-- tells that its run has left a trace here: it is not to be started again, also when Temporal has forgotten it.
+CREATE FUNCTION redrive.put_event(given jsonb, content json)
+    RETURNS TABLE (is_new boolean, has_run boolean, stored redrive.events) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     event redrive.events := jsonb_populate_record(NULL::redrive.events, given);
 BEGIN
@@ -103,6 +104,9 @@ BEGIN
     is_new := FOUND;
     SELECT known.* INTO STRICT stored FROM redrive.events AS known
         WHERE known.tenant = event.tenant AND known.dedupe_key = event.dedupe_key;
+    has_run := NOT is_new AND (
+        EXISTS (SELECT FROM redrive.runs WHERE run_id = stored.run_id)
+        OR EXISTS (SELECT FROM redrive.event_projections WHERE event_id = stored.id));
     RETURN NEXT;
 END
 $$;

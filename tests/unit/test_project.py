@@ -95,7 +95,9 @@ def test_every_file_that_the_requirements_name_exists() -> None:
     """The page of requirements proves each by a test, and by files, that are there."""
     page = (ROOT / "docs/requirements.md").read_text()
     named = set(
-        re.findall(r"`((?:tests|redrive|workflows|activities|store|bridges|starter|examples|docs|deploy)/[\w./-]+)`", page)
+        re.findall(
+            r"`((?:tests|redrive|workflows|activities|store|bridges|starter|examples|docs|deploy)/[\w./-]+)`", page
+        )
     )
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

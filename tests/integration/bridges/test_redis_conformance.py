@@ -12,7 +12,6 @@ from temporalio.service import RPCError
 
 from redrive import Event, ModuleContext, Pipeline, Registry
 from redrive.settings import Settings
-from tests.conftest import eventually
 from tests.integration.bridges.conformance import BridgeConformance, BridgeLab
 from tests.integration.bridges.event_lab import EventLab
 from tests.integration.bridges.valkey import Valkey

@@ -33,8 +33,9 @@ async def redis_bridge(
 ) -> AsyncIterator[RedisBridge]:
     """Put a bridge together; it consumes when its `run` is called."""
     stream = _stream(events.url(settings), events)
+    url = database_url(settings)
     redrive = await _connect(settings, registry)
-    async with Database(database_url(settings)) as database:
+    async with Database(url) as database:
         intake = make_intake(redrive, database, settings, events)
         limits = Limits(events.held, events.claim_idle, settings.shutdown_grace)
         try:

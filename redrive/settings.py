@@ -76,7 +76,13 @@ def read_environment(kind: type[Kind], **changes: Any) -> Kind:
         raise InvalidInput(f"{'.'.join([_variable(place), *inside])}: {first['msg']}") from error
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
-        raise InvalidInput(f"{_variable(field[1]) if field else error}: not valid JSON: {error.__cause__}") from error
+        name = _variable(_alias(kind, field[1])) if field else error
+        raise InvalidInput(f"{name}: not valid JSON: {error.__cause__}") from error
+
+
+def _alias(kind: type[BaseSettings], field: str) -> str:
+    alias = kind.model_fields[field].validation_alias if field in kind.model_fields else None
+    return alias if isinstance(alias, str) else field
 
 
 def _variable(field: str) -> str:

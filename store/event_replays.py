@@ -1,4 +1,4 @@
-"""Runs of some of an event's projectors, made by an operator's order. Written, with the audit log, before they start."""
+"""Runs of some of an event's projectors, by an operator's order. Written, with the audit log, before they start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

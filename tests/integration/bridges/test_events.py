@@ -77,7 +77,7 @@ async def _reached(lab: EventLab, event_id: str, **wanted: str) -> dict[str, Pro
 
 
 async def test_duplicate_events_give_one_row_and_stable_projections(lab: EventLab, tables: Tables) -> None:
-    """Drill 2: the same event five times, later with other content, is one event, one run, one call of each projector."""
+    """Drill 2: the same event five times, later with other content, is one event, and one call of each projector."""
     for _ in range(5):
         await lab.emit("event:ada:1", type_=TYPE, user="ada", score=3)
     event = await _only_event(lab)
@@ -170,7 +170,7 @@ POISON = {
 
 
 async def test_poison_is_recorded_and_put_on_the_dead_letter_stream(lab: EventLab) -> None:
-    """Whatever is wrong with a message: one row, one entry on the stream beside it, the reason in both, and no event."""
+    """Whatever is wrong with a message: one row, one entry on the stream beside it, the reason in both, no event."""
     ids = [await lab.put(body) for body, _ in POISON.values()]
     ids.append(await lab.valkey.client.xadd(lab.stream, {"other": "field"}))
     await eventually(lab.is_done)

@@ -21,7 +21,7 @@ from store.database import Database
 from store.dead_events import DeadEvent, DeadEventFilter, list_dead_events
 from store.events import EventFilter, EventRow, Projection, list_events, projections_of
 from store.tenancy import Pool
-from tests.integration.bridges.valkey import Valkey
+from tests.integration.events.valkey import Valkey
 
 QUICK = EVENT.model_copy(update={"base": timedelta(milliseconds=20), "cap": timedelta(milliseconds=100)})
 
@@ -50,6 +50,7 @@ class EventLab:
             redis_url=valkey.url, stream=f"events-{name}", group="bridges", tenant=f"tenant-{name}"
         )
         self.database = Gate(settings.database_url.get_secret_value())
+        self.intake = make_intake(self.redrive, self.database, settings, self.events)
         self.limits = Limits(held=20, claim_idle=timedelta(minutes=1), policy=QUICK)
 
     @property
@@ -74,8 +75,7 @@ class EventLab:
         stream = EventStream.connect(
             self.valkey.url, self.stream, group=self.events.group, consumer=f"consumer-{uuid.uuid4().hex[:8]}"
         )
-        intake = make_intake(self.redrive, self.database, self.settings, self.events)
-        return RedisBridge(stream, intake, self.database, limits or self.limits), stream
+        return RedisBridge(stream, self.intake, self.database, limits or self.limits), stream
 
     @contextlib.asynccontextmanager
     async def bridge(self, limits: Limits | None = None) -> AsyncIterator[RedisBridge]:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
-from bridges.redis_process import make_intake
 from bridges.replays import EventReplays
 from redrive import RunStatus
 from redrive.dead_letters import Replay
@@ -19,9 +18,9 @@ from store.audit_lists import list_audit
 from store.dead_events import DeadEventStatus, discard
 from store.events import EventRow, Projection
 from tests.conftest import eventually
-from tests.integration.bridges.event_lab import EventLab, envelope
-from tests.integration.bridges.projectors import AWAY, WRONG, Tables, register
-from tests.integration.bridges.valkey import Valkey
+from tests.integration.events.event_lab import EventLab, envelope
+from tests.integration.events.projectors import AWAY, WRONG, Tables, register
+from tests.integration.events.valkey import Valkey
 from worker import running_worker
 
 TYPE = "interview.completed"
@@ -47,8 +46,7 @@ async def lab(
 
 @pytest.fixture
 def replays(lab: EventLab, temporal: Client) -> EventReplays:
-    intake = make_intake(lab.redrive, lab.database, lab.settings, lab.events)
-    return EventReplays(temporal, lab.settings.task_queue, lab.redrive, lab.database, intake)
+    return EventReplays(temporal, lab.settings.task_queue, lab.redrive, lab.database, lab.intake)
 
 
 def an_order(request_id: str = "") -> Replay:

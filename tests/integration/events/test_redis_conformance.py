@@ -13,8 +13,8 @@ from temporalio.service import RPCError
 from redrive import Event, ModuleContext, Pipeline, Registry
 from redrive.settings import Settings
 from tests.integration.bridges.conformance import BridgeConformance, BridgeLab
-from tests.integration.bridges.event_lab import EventLab
-from tests.integration.bridges.valkey import Valkey
+from tests.integration.events.event_lab import EventLab
+from tests.integration.events.valkey import Valkey
 
 
 class Thing(BaseModel):

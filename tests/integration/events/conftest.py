@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.bridges.valkey import Valkey, running_valkey
+from tests.integration.events.valkey import Valkey, running_valkey
 
 
 @pytest.fixture(scope="module")

@@ -33,12 +33,14 @@ lock: setup ## Bring the two requirement files in line with pyproject.toml
 	$(COMPILE) --group build -o requirements.txt --quiet
 	$(COMPILE) --group build --group dev -o requirements-dev.txt --quiet
 
-bench: setup ## Compare runs, dead letters and replays with plain Temporal workflows
+bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal workflows
 	$(BIN)/python -m tests.bench.runs
 	$(BIN)/python -m tests.bench.dead_letters
+	$(BIN)/python -m tests.bench.keys
 
-chaos: setup ## Kill workers and PostgreSQL under a thousand dying runs and their replays (up to 12 minutes)
+chaos: setup ## Kill workers and servers under a thousand dying runs, their replays, and starts with one key (up to 14 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters
+	$(BIN)/python -m tests.chaos.keys
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -14,11 +14,13 @@ from datetime import timedelta
 import httpx
 from temporalio.client import Client
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.alerts import AlertActivities
 from activities.catalog import CatalogActivities
 from activities.dead_letters import DeadLetterActivities
+from activities.keys import KeyActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
 from activities.stock import keep_gauges
@@ -30,15 +32,17 @@ from redrive.logs import configure_logging, get_logger
 from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
+from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings, read_settings
 from store.database import Database
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
+from workflows.expire_keys import ExpireKeys
 from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
 
-WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline]
+WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline, ExpireKeys]
 CONNECT_INTERVAL = 2.0
 # A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
@@ -70,6 +74,7 @@ def build_worker(
         client, database, registry, redactor=redactor, metrics=metrics, task_queue=settings.task_queue
     )
     alerts = AlertActivities(http, settings.alerts)
+    keys = KeyActivities(client, database, redactor)
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -87,6 +92,7 @@ def build_worker(
             letters.record_continue,
             letters.load_letter,
             alerts.raise_alert,
+            keys.expire_keys,
         ],
         workflow_runner=workflow_runner(),
         build_id=settings.build_id,
@@ -147,6 +153,14 @@ async def _connect(settings: Settings, runtime: Runtime | None) -> Client:
             await asyncio.sleep(CONNECT_INTERVAL)
 
 
+async def _keep_schedule(client: Client, task_queue: str) -> None:
+    """Ask for the sweep over keys. A worker that cannot is as good as any other: the next one asks again."""
+    try:
+        await keep_sweep_schedule(client, task_queue)
+    except RPCError as error:
+        log.warning("worker.schedule_not_kept", error=error.message[:300])
+
+
 async def serve(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
@@ -154,7 +168,8 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     stopping = asyncio.create_task(stop.wait())
-    async with running_worker(settings):
+    async with running_worker(settings) as worker:
+        await _keep_schedule(worker.client, settings.task_queue)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         if settings.ready_file:
             settings.ready_file.touch()

@@ -106,6 +106,7 @@ class DeadLetterActivities:
             config=report.snapshot.policy,
             correlation_id=report.correlation_id,
             key=report.key,
+            claim=report.claim,
             at=report.at,
         )
         await self._client.start_workflow(

@@ -18,18 +18,19 @@ import asyncpg
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json
 from temporalio import activity
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.attempts import earlier_attempts, to_details, with_attempt
+from activities.dedupe import once
 from activities.projections import write_projection
+from activities.results import packed_result, plain_result
+from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
     ERROR_TEXT_LIMIT,
-    RESULT_LIMIT,
     Activity,
     Attempt,
     AttemptError,
@@ -37,7 +38,7 @@ from redrive.contracts import (
     RunStatus,
     StepOrder,
 )
-from redrive.documents import json_problem, number_problem, validation_sentence
+from redrive.documents import validation_sentence
 from redrive.errors import Category, RedriveError, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
@@ -47,7 +48,9 @@ from redrive.modules import Module, ModuleContext, Registry
 from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
 from store.database import Database
+from store.keys import run_claim
 from store.runs import put_finished
+from store.step_results import Execution
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
 ROW_TIMEOUT = timedelta(seconds=1)
@@ -91,8 +94,18 @@ class _Try:
             "request_id": order.correlation_id,
             "user_id": order.user_id,
             **({"event_id": order.event_id} if order.event_id else {}),
-            "idempotency_key": step_key(order.run_id, order.step.name, "run"),
+            "idempotency_key": self.key_for("run"),
         }
+
+    def key_for(self, operation: str) -> str:
+        """Return the key of one of the step's operations."""
+        return step_key(self.order.run_id, self.order.step.name, operation, self.order.version)
+
+    @property
+    def execution(self) -> Execution:
+        """What a stored result belongs to."""
+        order = self.order
+        return Execution(order.tenant, self.key_for("run"), order.run_id, order.step.name, order.cycle, self.number)
 
 
 class StepActivities:
@@ -141,11 +154,14 @@ class StepActivities:
             if this.order.event_id:
                 await write_projection(self._database, this.order, this.number, timedelta(seconds=took))
             if this.order.last:
-                await self._write_row(this.order, this.order.last)
-            return result
+                await self._write_row(this.order, this.order.last, result)
+            return packed_result(result, this.number, this.earlier)
 
-    async def _write_row(self, order: StepOrder, last: LastStep) -> None:
-        """Write the row of the run that ends with this step. A row is for lists: no run waits for the database."""
+    async def _write_row(self, order: StepOrder, last: LastStep, output: Any) -> None:
+        """Write the row of the run that ends with this step, and of its key. No run waits for the database.
+
+        What is not written here is found out later, by the next start with the key or by the sweep.
+        """
         try:
             async with asyncio.timeout(ROW_TIMEOUT.total_seconds()):
                 await put_finished(
@@ -159,18 +175,36 @@ class StepActivities:
                     started_at=last.started_at,
                     step=order.step.name,
                     cycle=order.cycle,
+                    claim=run_claim(
+                        tenant=order.tenant,
+                        key=last.key,
+                        run_id=order.run_id,
+                        pipeline=order.pipeline,
+                        claim=last.claim,
+                        end=self._end(last, output),
+                    ),
                 )
         except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
-    async def _attempt(self, this: _Try) -> RawValue:
+    def _end(self, last: LastStep, output: Any) -> Settlement:
+        """Return what a key answers with, for a run that has one."""
+        if last.claim is None:
+            return Settlement(status=RunStatus.SUCCESS)
+        return without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
+
+    async def _attempt(self, this: _Try) -> Any:
+        """Call the module within its time and return its output as plain JSON."""
         module = self._module(this.order.step.name)
         given = _validated(module, this.order.document, self._redactor)
         if this.time_left <= timedelta(0):
             raise TimeoutError
+
+        async def call() -> Any:
+            return plain_result(module, await module.function(self._context(this), given))
+
         async with asyncio.timeout(this.time_left.total_seconds()):
-            output = await module.function(self._context(this), given)
-        return _result(module, output, this)
+            return await once(self._database, this.execution, call) if module.dedupe else await call()
 
     def _module(self, name: str) -> Module[Any, Any]:
         try:
@@ -183,10 +217,6 @@ class StepActivities:
 
     def _context(self, this: _Try) -> ModuleContext:
         order = this.order
-
-        def key_for(operation: str) -> str:
-            return step_key(order.run_id, order.step.name, operation)
-
         return ModuleContext(
             run_id=order.run_id,
             step=order.step.name,
@@ -204,9 +234,10 @@ class StepActivities:
                 user_id=order.user_id,
                 user_header=self._user_header,
                 request_id=order.correlation_id,
-                key_for=key_for,
+                key_for=this.key_for,
             ),
             heartbeat=_beat(this.earlier),
+            version=order.version,
         )
 
     def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
@@ -275,37 +306,6 @@ def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Red
         # Not `from error`: pydantic's own text, with values as they were sent, would stand in the stack.
         raise Terminal(f"the input does not fit module {module.name!r}: {sentence}") from None
     return validated
-
-
-def _result(module: Module[Any, Any], output: object, this: _Try) -> RawValue:
-    """Serialise what a module returned. Temporal would retry a result that it cannot carry, effects included."""
-    if not isinstance(output, module.output_model):
-        wanted = module.output_model.__name__
-        raise Terminal(
-            f"module {module.name!r} returned {type(output).__name__}, not {wanted}", category=Category.SERIALIZATION
-        )
-    value = _plain(module, output)
-    size = len(to_json(value))
-    if size > RESULT_LIMIT:
-        raise Terminal(
-            f"module {module.name!r} returned {size} bytes; the limit is {RESULT_LIMIT} (return a reference)",
-            category=Category.TOO_LARGE,
-        )
-    content = {"output": value, "size": size, "attempt": this.number, "attempts": to_details(this.earlier)}
-    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(content)))
-
-
-def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
-    try:
-        value = output.model_dump(mode="json")
-    except (PydanticSerializationError, ValueError) as error:
-        raise Terminal(
-            f"module {module.name!r} returned what is not JSON: {error}", category=Category.SERIALIZATION
-        ) from error
-    problem = json_problem(value) or number_problem(output.model_dump())
-    if problem:
-        raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
-    return value
 
 
 def _delay(this: _Try, verdict: Verdict) -> timedelta | None:

@@ -12,12 +12,11 @@ from bridges.event_stream import EventStream
 from bridges.intake import Intake
 from bridges.redis_streams import Limits, RedisBridge
 from redrive import Redrive
-from redrive.connection import connect_temporal, database_url
+from redrive.connection import database_url
 from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_request_id
 from redrive.loading import load_modules
 from redrive.logs import get_logger
-from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
 from redrive.settings import Settings
 from store.database import Database
@@ -28,14 +27,11 @@ log = get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def redis_bridge(
-    settings: Settings, events: EventSettings, registry: Registry = DEFAULT_REGISTRY
-) -> AsyncIterator[RedisBridge]:
+async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterator[RedisBridge]:
     """Put a bridge together; it consumes when its `run` is called."""
     stream = _stream(events.url(settings), events)
     url = database_url(settings)
-    redrive = await _connect(settings, registry)
-    async with Database(url) as database:
+    async with await _connect(settings) as redrive, Database(url) as database:
         intake = make_intake(redrive, database, settings, events)
         limits = Limits(events.held, events.claim_idle, settings.shutdown_grace)
         try:
@@ -65,16 +61,14 @@ def _stream(url: str, events: EventSettings) -> EventStream:
         raise InvalidInput("REDIS_URL: not an address like redis://user:password@host:6379/0") from error
 
 
-async def _connect(settings: Settings, registry: Registry) -> Redrive:
+async def _connect(settings: Settings) -> Redrive:
     """Wait for Temporal: a bridge that starts before it, or while it restarts, has nothing better to do."""
     while True:
         try:
-            client = await connect_temporal(settings)
+            return await Redrive.connect(settings)
         except Unavailable as error:
             log.warning("bridge.waiting", operation="temporal", error=str(error))
             await asyncio.sleep(CONNECT_INTERVAL)
-        else:
-            return Redrive(client, task_queue=settings.task_queue, registry=registry)
 
 
 async def serve(settings: Settings, events: EventSettings) -> None:

@@ -4,7 +4,9 @@ from redrive.client import Redrive
 from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
 from redrive.errors import (
     Category,
+    IdempotencyMismatch,
     InvalidInput,
+    OutcomeUnknown,
     RedriveError,
     RunCanceled,
     RunFailed,
@@ -16,6 +18,7 @@ from redrive.errors import (
 )
 from redrive.events import Event
 from redrive.http import ServiceClient
+from redrive.keys import IdempotencyKey
 from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
 from redrive.policy import (
     EVENT,
@@ -41,10 +44,13 @@ __all__ = [
     "Curve",
     "Event",
     "FullJitter",
+    "IdempotencyKey",
+    "IdempotencyMismatch",
     "InvalidInput",
     "Module",
     "ModuleContext",
     "NoJitter",
+    "OutcomeUnknown",
     "Pipeline",
     "RatioJitter",
     "Redrive",

@@ -16,7 +16,8 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.connection import connect_temporal
+from redrive.claims import Claims
+from redrive.connection import connect_temporal, database_url
 from redrive.contracts import (
     DEFAULT_TENANT,
     Catalog,
@@ -41,10 +42,12 @@ from redrive.errors import (
     Unavailable,
     UnknownPipeline,
 )
-from redrive.keys import check_key, new_run_id, run_id_for_key
+from redrive.keyed import KeyedStarts
+from redrive.keys import KEY_TTL, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.operators import DeadLetters
 from redrive.pending import with_pending
+from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.starting import start_run
 from redrive.visibility import execution_status, runs_query, summary
@@ -56,17 +59,38 @@ _ERRORS = {error.code: error for error in (InvalidInput, UnknownPipeline)}
 class Redrive:
     """Start runs and follow them. One object serves a whole process."""
 
-    def __init__(self, client: Client, *, task_queue: str, registry: Registry = DEFAULT_REGISTRY) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        task_queue: str,
+        registry: Registry = DEFAULT_REGISTRY,
+        claims: Claims | None = None,
+    ) -> None:
+        """Work through a connected client. Without `claims` a key lives as long as Temporal keeps its run."""
         self._client = client
         self._task_queue = task_queue
         self._registry = registry
+        self._claims = claims
+        self._keyed = KeyedStarts(client, task_queue, claims, self._steps)
         self.dead_letters = DeadLetters(client, task_queue)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
         settings = settings or read_settings()
-        return cls(await connect_temporal(settings), task_queue=settings.task_queue)
+        return cls(await connect_temporal(settings), task_queue=settings.task_queue, claims=_claims(settings))
+
+    async def close(self) -> None:
+        """Let go of the database, which the first start with a key connected to."""
+        if self._claims:
+            await self._claims.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def start(
         self,
@@ -75,12 +99,15 @@ class Redrive:
         *,
         tenant: str = DEFAULT_TENANT,
         key: str | None = None,
+        ttl: timedelta = KEY_TTL,
         correlation_id: str | None = None,
         user_id: str | None = None,
         event_id: str | None = None,
     ) -> StartedRun:
-        """Start a run. The same key gives the same run, however often it is started.
+        """Start a run. The same key gives the same run, however often it is started, and later its result.
 
+        `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch when the
+        key belongs to another pipeline or payload, OutcomeUnknown when the same key has to be tried again.
         `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
         """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
@@ -94,34 +121,38 @@ class Redrive:
             user_id=user_id,
             event_id=event_id,
         )
-        order.steps = await self._steps(name, document)
-        run_id = run_id_for_key(tenant, key) if key else new_run_id()
-        return await self._start(run_id, order)
+        if name in self._registry.pipelines:
+            # Before a key is claimed for what cannot run. Elsewhere it takes a worker to tell.
+            order.steps = self._registry.resolve(name, document)
+        return await self._start(order) if key is None else await self._keyed.start(order, ttl)
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
         """Return the steps that a run would have, or raise InvalidInput when it could never start."""
         document = check_payload(payload)
-        validated_run_input(pipeline=pipeline, payload=document)
-        return await self._steps(pipeline, document)
-
-    async def _steps(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
-        """Return the pipeline's steps: from this process if it has the code, else from a worker."""
+        order = validated_run_input(pipeline=pipeline, payload=document)
         if pipeline in self._registry.pipelines:
-            return self._registry.resolve(pipeline, payload)
-        request = ResolveRequest(pipeline=pipeline, payload=payload)
+            return self._registry.resolve(pipeline, document)
+        return await self._steps(order)
+
+    async def _steps(self, order: RunInput) -> list[StepSnapshot]:
+        """Return the pipeline's steps: from this process if it has the code, else from a worker."""
+        if order.steps is not None:
+            return order.steps
+        request = ResolveRequest(pipeline=order.pipeline, payload=order.payload)
         resolution: Resolution = await self._ask(Workflow.RESOLVE_PIPELINE, Resolution, request)
         if resolution.problem:
             raise _ERRORS.get(resolution.code or "", InvalidInput)(resolution.problem)
         return resolution.steps
 
-    async def _start(self, run_id: str, order: RunInput) -> StartedRun:
+    async def _start(self, order: RunInput) -> StartedRun:
+        run_id = new_run_id()
+        order.steps = await self._steps(order)
         try:
-            new = await start_run(self._client, self._task_queue, run_id, order)
+            await start_run(self._client, self._task_queue, run_id, order)
         except RPCError as error:
             raise _unavailable(error) from error
-        if new:
-            return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
-        return StartedRun(run_id=run_id, is_cached=True, status=execution_status(await self._describe(run_id)))
+        # A fresh id that Temporal knows already is this very start, tried again on the way.
+        return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
 
     async def status(self, run_id: str) -> RunView:
         """Return where a run is: steps, attempts, the next retry, errors."""
@@ -136,6 +167,13 @@ class Redrive:
             # A run that was terminated, or that never read its input, does not know that it has ended.
             view.status = execution_status(description)
         return with_pending(view, description)
+
+    async def is_open(self, run_id: str) -> bool:
+        """Tell by Temporal's word whether a run is open; one that Temporal does not know is not."""
+        try:
+            return not execution_status(await self._describe(run_id)).closed
+        except RunNotFound:
+            return False
 
     async def result(self, run_id: str) -> RunResult:
         """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled.
@@ -225,6 +263,21 @@ class Redrive:
             ) from error
         except RPCError as error:
             raise _unavailable(error) from error
+
+
+def _claims(settings: Settings) -> Claims | None:
+    """Return the keys' store of these settings, if they name a database."""
+    # The one place where the SDK knows its store: a caller gets what is durable without ceremony.
+    from store.claims import PostgresClaims  # noqa: PLC0415
+
+    try:
+        return PostgresClaims(
+            database_url(settings),
+            free_failed=settings.free_failed_keys,
+            redactor=Redactor(settings.redacted_keys),
+        )
+    except Unavailable:
+        return None
 
 
 def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:

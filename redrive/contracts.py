@@ -35,6 +35,7 @@ class Workflow(StrEnum):
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
+    EXPIRE_KEYS = "ExpireKeys"
 
 
 class Activity(StrEnum):
@@ -52,6 +53,13 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    EXPIRE_KEYS = "expire_keys"
+
+
+class Memo(StrEnum):
+    """Names in the memo of a run."""
+
+    REQUEST_HASH = "request_hash"
 
 
 class Query(StrEnum):
@@ -136,6 +144,7 @@ class StepSnapshot(Message):
     name: Name
     policy: RetryPolicy
     reads: list[str] | None = Field(default=None, description="the document's fields that the step reads; none: all")
+    dedupe: bool = Field(default=False, description="its stored result answers a second execution")
 
 
 class StepState(Message):
@@ -161,8 +170,19 @@ class RunState(Message):
         default_factory=dict, description="edits of steps' inputs, oldest first"
     )
     policies: dict[str, RetryPolicy] = Field(default_factory=dict, description="policies for the next cycle of a step")
+    versions: dict[str, int] = Field(
+        default_factory=dict, description="how often a step's input was changed by edits: a part of its keys"
+    )
     letters: dict[str, str | None] = Field(default_factory=dict, description="open dead letters: step, order under way")
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
+
+
+class KeyClaim(Message):
+    """What a run keeps of the idempotency key that it was started with, for the key's row."""
+
+    generation: int = 0
+    request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
+    expires_at: datetime
 
 
 class RunInput(Message):
@@ -174,10 +194,21 @@ class RunInput(Message):
     steps: Annotated[list[StepSnapshot], Field(min_length=1, max_length=STEP_LIMIT)] | None = None
     key: Text255 | None = Field(default=None, description="idempotency key")
     generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
+    request_hash: str | None = Field(default=None, description="fingerprint of pipeline and payload")
+    key_expires_at: datetime | None = None
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
     event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
     state: RunState | None = None
+
+    @property
+    def claim(self) -> KeyClaim | None:
+        """What the row of the key needs; None for a run whose start was not made with one."""
+        if self.key is None or self.key_expires_at is None:
+            return None
+        return KeyClaim(
+            generation=self.generation, request_hash=self.request_hash or "", expires_at=self.key_expires_at
+        )
 
 
 class RunView(Message):
@@ -219,11 +250,33 @@ class RunResult(Message):
 
 
 class StartedRun(Message):
-    """The answer to a start: the same key gives the same run, and says so."""
+    """The answer to a start: the same key gives the same run, and says so.
+
+    A key whose run has ended answers with what came of it: `response`, or where to read one that is too big to stand
+    here, or `error`.
+    """
 
     run_id: str
     is_cached: bool
     status: RunStatus
+    response: Any = Field(default=None, description="the run's output, once it succeeded")
+    response_at: str | None = Field(default=None, description="where to read an output that does not stand here")
+    error: str | None = Field(default=None, description="why the run failed, once it did")
+
+
+class KeyStatus(StrEnum):
+    """Where the run of an idempotency key is."""
+
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class KeySweep(Message):
+    """What a sweep over the idempotency keys did."""
+
+    settled: int = Field(description="keys whose run had ended without a word about it in the database")
+    deleted: int = Field(description="keys and stored results whose time was up")
 
 
 class LastStep(Message):
@@ -231,6 +284,7 @@ class LastStep(Message):
 
     started_at: datetime
     key: str | None
+    claim: KeyClaim | None = Field(default=None, description="given when the run is the one of its key")
 
 
 class StepOrder(Message):
@@ -241,6 +295,7 @@ class StepOrder(Message):
     pipeline: str
     step: StepSnapshot
     cycle: int = 1
+    version: int = Field(default=0, description="how often its input was changed by edits: a part of its keys")
     document: dict[str, Any]
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
     correlation_id: str
@@ -279,6 +334,7 @@ class ModuleView(Message):
     name: str
     summary: str
     policy: RetryPolicy
+    dedupe: bool = False
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from redrive.contracts import (
     PAYLOAD_LIMIT,
     FailedCycle,
+    KeyClaim,
     Message,
     Name,
     RunInput,
@@ -157,6 +158,7 @@ class ExhaustedReport(Message):
     document: dict[str, Any]
     correlation_id: str
     key: str | None
+    claim: KeyClaim | None = None
     at: datetime
 
 
@@ -170,6 +172,7 @@ class Exhausted(Message):
     config: RetryPolicy
     correlation_id: str
     key: str | None
+    claim: KeyClaim | None = None
     at: datetime
 
 

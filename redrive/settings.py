@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
     services: dict[str, ServiceSettings] = {}
     alerts: AlertSettings = AlertSettings()
+    free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     user_header: str = "x-redrive-user"
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")

@@ -54,8 +54,7 @@ async def replay_events(chosen: Chosen, order: Replay, manner: Manner) -> None:
     """Replay what was chosen, or say what that would be."""
     settings = read_settings()
     client = await connect_temporal(settings)
-    redrive = Redrive(client, task_queue=settings.task_queue)
-    async with Database(database_url(settings), max_size=4) as database:
+    async with await Redrive.connect(settings) as redrive, Database(database_url(settings), max_size=4) as database:
         with database_errors():
             intake = make_intake(redrive, database, settings, read_environment(EventSettings))
             replays = EventReplays(client, settings.task_queue, redrive, database, intake)
@@ -66,7 +65,7 @@ async def replay_events(chosen: Chosen, order: Replay, manner: Manner) -> None:
             if actions:
                 confirm(f"Replay {_what(actions)}?", yes=manner.yes)
             answers = await _carry_out(actions, quiet=manner.json)
-    await _finish(redrive, answers, manner)
+        await _finish(redrive, answers, manner)
 
 
 async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: Pool) -> dict[str, Action]:

@@ -24,6 +24,7 @@ class Action(StrEnum):
     CONTINUED = "continued"
     REFUSED = "refused"
     ORPHANED = "orphaned"
+    KEY_RESET = "key_reset"
     EVENT_DEAD_LETTERED = "event_dead_lettered"
     EVENT_REPLAY_REQUESTED = "event_replay_requested"
     EVENT_REPLAY_OUTCOME = "event_replay_outcome"
@@ -53,6 +54,19 @@ class Entry:
     after: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """One line of the audit log that is about a run and no dead letter."""
+
+    action: Action
+    tenant: str
+    run_id: str
+    actor: str
+    reason: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
 _INSERT: Final = """
     INSERT INTO audit_log (tenant, action, dead_letter, run_id, step, actor, reason, request_id, before, after)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -74,6 +88,23 @@ async def write(connection: Connection, entry: Entry) -> None:
         clean_or_none(entry.request_id),
         None if entry.before is None else json_text(entry.before),
         None if entry.after is None else json_text(entry.after),
+    )
+
+
+async def write_run_entry(connection: Connection, entry: RunEntry) -> None:
+    """Append an entry about a run."""
+    await connection.execute(
+        _INSERT,
+        entry.tenant,
+        entry.action.value,
+        None,
+        entry.run_id,
+        None,
+        clean(entry.actor),
+        clean(entry.reason),
+        None,
+        json_text(entry.before),
+        json_text(entry.after),
     )
 
 

@@ -11,8 +11,9 @@ _CLOSE_TIMEOUT = 5.0
 class Database:
     """Open the pool on first use; when that fails, the next use tries again."""
 
-    def __init__(self, url: str, *, max_size: int = 10) -> None:
+    def __init__(self, url: str, *, max_size: int = 10, tidy: bool = True) -> None:
         self._url = url
+        self._tidy = tidy
         self._max_size = max_size
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
@@ -22,7 +23,7 @@ class Database:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    self._pool = await open_pool(self._url, max_size=self._max_size)
+                    self._pool = await open_pool(self._url, max_size=self._max_size, tidy=self._tidy)
         return self._pool
 
     async def close(self) -> None:

@@ -23,6 +23,7 @@ from redrive.dead_letters import (
 from redrive.fingerprints import fingerprint
 from store.alerts import WINDOW
 from store.audit import Action, Entry, write
+from store.keys import run_claim
 from store.letter_rows import before, changing, mark_orphaned, read, state
 from store.orders import first_answer, is_under_way, put_accepted, put_malformed, put_refused
 from store.tenancy import Pool, transaction
@@ -102,6 +103,13 @@ def _exhausted(message: Exhausted) -> dict[str, Any]:
             "correlation_id": message.correlation_id,
             "idempotency_key": message.key,
             "started_at": message.at,
+            "claim": run_claim(
+                tenant=letter.tenant,
+                key=message.key,
+                run_id=letter.run_id,
+                pipeline=message.pipeline,
+                claim=message.claim,
+            ),
         },
     }
 

@@ -18,6 +18,7 @@ from redrive.dead_letters import (
     status_after,
 )
 from store.audit import Action, Entry, write
+from store.key_generations import follow_restart
 from store.letter_rows import before, changing, mark_orphaned
 from store.tenancy import Connection, Pool, transaction
 from store.text import clean
@@ -98,6 +99,8 @@ async def _accept(connection: Connection, letter: LetterId, order: LetterOrder) 
     # A restarted run is another run: this one ends.
     run = (RunStatus.RUNNING if isinstance(order, Resolve) else RunStatus.FAILED).value
     await connection.execute(_CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run, request_id)
+    if isinstance(order, Restart):
+        await follow_restart(connection, letter.tenant, letter.run_id)
 
 
 def _action(order: LetterOrder) -> Action:

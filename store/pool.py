@@ -13,8 +13,16 @@ SCHEMA: Final = "redrive"
 COMMAND_TIMEOUT: Final = timedelta(seconds=30)
 
 
-async def open_pool(database_url: str, *, max_size: int = 10) -> "asyncpg.Pool[asyncpg.Record]":
-    """Open a pool whose connections act as `redrive_app` in the schema `redrive`, or raise `Unavailable`."""
+async def _leave(_: "asyncpg.Connection[asyncpg.Record]") -> None:
+    """Leave a session as it is; the driver itself has rolled back a transaction that was left open."""
+
+
+async def open_pool(database_url: str, *, max_size: int = 10, tidy: bool = True) -> "asyncpg.Pool[asyncpg.Record]":
+    """Open a pool whose connections act as `redrive_app` in the schema `redrive`, or raise `Unavailable`.
+
+    A `tidy` pool resets a session before the next one gets it: a round trip that users who leave nothing behind in a
+    session (no settings, locks or cursors beyond their transaction) can save.
+    """
     try:
         return await asyncpg.create_pool(
             database_url,
@@ -22,6 +30,7 @@ async def open_pool(database_url: str, *, max_size: int = 10) -> "asyncpg.Pool[a
             max_size=max_size,
             timeout=CONNECT_TIMEOUT.total_seconds(),
             command_timeout=COMMAND_TIMEOUT.total_seconds(),
+            reset=None if tidy else _leave,
             # As connection settings, not as statements: the pool resets a connection to these when it comes back,
             # and RESET ROLE leads here and not to the owner.
             server_settings={"role": APP_ROLE, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"},

@@ -1,7 +1,7 @@
 """Runs, as far as lists need them: the truth about a run is in Temporal."""
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
@@ -25,8 +25,9 @@ async def put_finished(
     started_at: datetime,
     step: str | None = None,
     cycle: int | None = None,
+    claim: dict[str, Any] | None = None,
 ) -> None:
-    """Write where a run ended, in one round trip.
+    """Write where a run ended, and what the row of its key (`keys.run_claim`) says of it, in one round trip.
 
     With the step and the cycle that it ended with, a try of that cycle which comes after the run was parked is ignored.
     """
@@ -40,6 +41,7 @@ async def put_finished(
         "started_at": started_at,
         "step": step,
         "cycle": cycle,
+        "claim": claim,
     }
     await pool.execute("SELECT put_run($1)", json_text(given))
 

@@ -56,6 +56,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.policy import SHORTEST_DELAY
     from workflows.attempts import drop_oldest_attempts
     from workflows.details import run_details
+    from workflows.edits import count_edit
     from workflows.failures import failed_cycle
     from workflows.inputs import NOTHING, read_order, read_run_input
 
@@ -255,6 +256,7 @@ class ModuleRun:
                 pipeline=order.pipeline,
                 step=snapshot.model_copy(update={"policy": policy}),
                 cycle=step.cycle,
+                version=self._state.versions.get(step.name, 0),
                 document=document,
                 correlation_id=order.correlation_id or info.workflow_id,
                 user_id=order.user_id,
@@ -279,7 +281,7 @@ class ModuleRun:
     def _last_step(self, order: RunInput, step: StepState) -> LastStep | None:
         if step is not self._state.steps[-1]:
             return None
-        return LastStep(started_at=workflow.info().start_time, key=order.key)
+        return LastStep(started_at=workflow.info().start_time, key=order.key, claim=order.claim)
 
     def _step_document(self, order: RunInput, snapshot: StepSnapshot) -> dict[str, Any]:
         """Return a step's input: the part of the run's document that it reads, with operators' edits."""
@@ -319,6 +321,7 @@ class ModuleRun:
                 document=self._step_document(order, snapshot),
                 correlation_id=order.correlation_id or workflow.info().workflow_id,
                 key=order.key,
+                claim=order.claim,
                 at=workflow.now(),
             ),
             start_to_close_timeout=LOCAL_TIMEOUT,
@@ -359,6 +362,7 @@ class ModuleRun:
         self._state.stop_after = dead.name if order.mode is Mode.STEP_ONLY else None
         if order.input_patch is not None:
             self._state.patches.setdefault(first, []).append(order.input_patch)
+            count_edit(self._state.versions, self._order.steps if self._order else None, first)
         if order.policy is not None and self._order and self._order.steps:
             policy = self._order.steps[names.index(first)].policy
             self._state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)

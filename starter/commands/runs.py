@@ -1,6 +1,7 @@
 """`redrive run …`: start runs, look at them, cancel them, let them go on."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,11 @@ from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
+from redrive.keys import KEY_TTL, check_ttl
 from starter.errors import WrongUsage
 from starter.orders import By, Reason, RequestId, asked_by, finish
 from starter.terminal import Json, Yes, confirm, console, errors
+from starter.times import parse_duration
 from starter.views import print_json, run_json, run_table, runs_table
 from starter.waiting import run_output, wait_for_run
 
@@ -33,6 +36,7 @@ async def start(
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     tenant: str = DEFAULT_TENANT,
     key: str | None = None,
+    ttl: str | None = None,
     correlation_id: str | None = None,
     user: str | None = None,
     wait: bool = False,
@@ -44,7 +48,7 @@ async def start(
 
     `redrive run start hello --payload '{"name": "Ada"}' --wait`
 
-    `redrive run start order --file order.json --key order:4711`
+    `redrive run start order --file order.json --key order:4711 --ttl 7d`
 
     `jq .order big.json | redrive run start order -`
 
@@ -61,7 +65,9 @@ async def start(
     tenant
         The organisation that owns the run.
     key
-        Idempotency key: the same key gives the same run, however often it is started.
+        Idempotency key: the same key gives the same run, however often it is started, and then its result.
+    ttl
+        How long the key is kept: `12h`, `7d`; 30 days if nothing is said. `redrive keys` shows and resets keys.
     correlation_id
         An id of yours that every log line of the run carries.
     user
@@ -71,16 +77,31 @@ async def start(
         4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C ends the waiting, not the run.
     """
     document = parse_payload(_payload_text(source, payload, file))
-    redrive = await Redrive.connect()
-    started = await redrive.start(
-        pipeline, document, tenant=tenant, key=key, correlation_id=correlation_id, user_id=user
-    )
+    lifetime = _ttl(key, ttl)
+    async with await Redrive.connect() as redrive:
+        started = await redrive.start(
+            pipeline,
+            document,
+            tenant=tenant,
+            key=key,
+            ttl=lifetime,
+            correlation_id=correlation_id,
+            user_id=user,
+        )
     if wait:
         await wait_for_run(redrive, started.run_id, json=json)
     elif json:
         print_json(started)
     else:
         _print_started(started)
+
+
+def _ttl(key: str | None, ttl: str | None) -> timedelta:
+    if ttl is None:
+        return KEY_TTL
+    if key is None:
+        raise WrongUsage("--ttl says how long a key is kept: give one with --key")
+    return check_ttl(parse_duration("--ttl", ttl))
 
 
 def _payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:

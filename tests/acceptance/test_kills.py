@@ -59,6 +59,7 @@ async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) ->
     os.kill(killed, signal.SIGKILL)
     assert sink.arrivals < arrived + RUNS * len(STEPS), "all was over before the kill"
     run_ids = await runs
+    await redrive.close()
 
     keys = {path: set(sink.keys[path]) for path in sink.keys}
     for number, run_id in zip(numbers, run_ids, strict=True):

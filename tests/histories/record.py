@@ -22,7 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
-from redrive.contracts import RunStatus, SearchAttribute
+from redrive.contracts import RunStatus, SearchAttribute, Workflow
 from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, Verb
 from redrive.logs import configure_logging
 from redrive.modules import Module
@@ -280,6 +280,21 @@ async def _accepted(asked: Awaitable[Answer]) -> None:
     assert answer.accepted, answer
 
 
+async def _swept(recorder: Recorder) -> None:
+    """The sweep over keys, as the schedule starts it."""
+    await recorder.client.execute_workflow(Workflow.EXPIRE_KEYS, id="sweep", task_queue=TASK_QUEUE)
+    await recorder.keep("keys_swept", "sweep")
+
+
+async def _edited(recorder: Recorder) -> None:
+    """A run with a key whose dead step is replayed with an edit: its calls have other keys then."""
+    run_id = await recorder.park("edited", "count-2")
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id, input_patch={"n": 5}))
+    await ended(recorder.redrive, run_id)
+    await recorder.keep("edited", run_id)
+
+
 Scene = Callable[[Recorder], Awaitable[None]]
 SCENES: list[Scene] = [
     _plain,
@@ -291,6 +306,8 @@ SCENES: list[Scene] = [
     _resolved,
     _discarded,
     _canceled_when_parked,
+    _edited,
+    _swept,
 ]
 LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 

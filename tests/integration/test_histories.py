@@ -34,7 +34,9 @@ RUNS = {
     "discarded",
     "canceled_when_parked",
     "continued_when_parked_1",
+    "edited",
 }
+SWEEPS = {"keys_swept"}
 LETTERS = {
     "letter_replayed",
     "letter_step_only_continued",
@@ -74,14 +76,23 @@ class ChangedLetter:
         """Take whatever is in the history."""
 
 
+@workflow.defn(name=Workflow.EXPIRE_KEYS, sandboxed=False)
+class ChangedSweep:
+    """A sweep that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
 def history(file: Path) -> WorkflowHistory:
     """Read a stored history."""
     return WorkflowHistory.from_json(file.stem, file.read_text())
 
 
 def test_there_is_a_history_of_every_kind() -> None:
-    """None of the stored histories of runs and dead letters is lost unnoticed."""
-    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS
+    """None of the stored histories of runs, dead letters and sweeps is lost unnoticed."""
+    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS | SWEEPS
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
@@ -94,7 +105,7 @@ async def test_a_stored_history_replays(file: Path) -> None:
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
-    replayer = Replayer(workflows=[ChangedRun, ChangedLetter], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[ChangedRun, ChangedLetter, ChangedSweep], data_converter=pydantic_data_converter)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(history(file))
 

@@ -92,8 +92,8 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_file_that_the_requirements_name_exists() -> None:
-    """The page of requirements proves each by a test, and by files, that are there."""
-    page = (ROOT / "docs/requirements.md").read_text()
+    """The pages of requirements and crash points prove each by a test, and by files, that are there."""
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("requirements.md", "what_happens_if.md"))
     named = set(
         re.findall(
             r"`((?:tests|redrive|workflows|activities|store|bridges|starter|examples|docs|deploy)/[\w./-]+)`", page

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import uuid
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,40 @@ async def test_same_key_gives_the_same_run(redrive: CommandLine) -> None:
     assert first.out == second.out
     assert "nothing new was started" in second.err
     assert (await redrive(*words, "--json")).document["is_cached"] is True
+
+
+async def test_a_key_is_shown_listed_and_reset(redrive: CommandLine) -> None:
+    """An operator sees whose run a key is, and lets it start another one; never while the run is open by accident."""
+    tenant = f"tenant-{uuid.uuid4().hex[:12]}"
+    of = ("--tenant", tenant)
+    start = ("run", "start", "hello", "--payload", ADA, *of, "--key", "cli:keys", "--ttl", "7d")
+    ended = (await redrive(*start, "--wait", "--json")).document
+    answer = (await redrive(*start, "--json")).document
+    shown = (await redrive("keys", "show", "cli:keys", *of, "--json")).document
+    listed = (await redrive("keys", "list", *of, "--status", "completed", "--json")).document
+    why = ("--reason", "a test", "--by", "ada", "--yes")
+    reset = await redrive("keys", "reset", "cli:keys", *of, *why)
+    anew = (await redrive(*start, "--json")).document
+    audit = (await redrive("audit", "list", *of, "--json")).document
+    assert (answer["is_cached"], answer["run_id"], answer["response"]) == (True, ended["run_id"], ended["output"])
+    assert (shown["status"], shown["response"]) == ("completed", ended["output"])
+    assert [row["key"] for row in listed["keys"]] == ["cli:keys"]
+    assert (anew["is_cached"], anew["run_id"] != ended["run_id"]) == (False, True)
+    assert anew["run_id"] in reset.out
+    assert [line["action"] for line in audit] == ["key_reset"]
+
+
+async def test_a_key_whose_run_is_open_is_reset_by_force_only(redrive: CommandLine) -> None:
+    """The refusal says what to do; a key that nobody has is said to be unknown."""
+    of = ("--tenant", f"tenant-{uuid.uuid4().hex[:12]}")
+    why = ("--reason", "a test", "--by", "ada", "--yes")
+    parked = await redrive("run", "start", "refuse", *of, "--key", "cli:open", "--wait", "--json")
+    refused = await redrive("keys", "reset", "cli:open", *of, *why)
+    forced = await redrive("keys", "reset", "cli:open", *of, *why, "--force")
+    unknown = await redrive("keys", "show", "cli:nobody", *of)
+    assert (parked.code, refused.code, forced.code, unknown.code) == (5, 1, 0, 1)
+    assert "is open; wait for its end, cancel it, or reset with --force [key_in_use]" in refused.sentence
+    assert "[key_not_found]" in unknown.sentence
 
 
 @pytest.mark.parametrize("json", [[], ["--json"]])

@@ -39,13 +39,13 @@ async def _project(ctx: ModuleContext, given: Given) -> Counted:
     return Counted(n=visit.n)
 
 
-@module("count-visits", policy=QUICK)
+@module("count-visits", policy=QUICK, dedupe=True)
 async def count_visits(ctx: ModuleContext, given: Given) -> Counted:
     """Count a visit."""
     return await _project(ctx, given)
 
 
-@module("greet-visitor", policy=QUICK)
+@module("greet-visitor", policy=QUICK, dedupe=True)
 async def greet_visitor(ctx: ModuleContext, given: Given) -> Counted:
     """Say hello."""
     return await _project(ctx, given)

@@ -68,8 +68,8 @@ def register(registry: Registry, tables: Tables) -> None:
 
     Pipeline(
         "interview-completed",
-        registry.module("qscore", policy=QUICK)(qscore),
-        registry.module("service-session", policy=QUICK)(session),
+        registry.module("qscore", policy=QUICK, dedupe=True)(qscore),
+        registry.module("service-session", policy=QUICK, dedupe=True)(session),
         registry=registry,
     )
 

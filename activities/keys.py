@@ -1,0 +1,101 @@
+"""The sweep over idempotency keys: settle those whose end nobody wrote down, delete those whose time is up."""
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio import activity
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.claims import ClaimRequest, Settlement, without_secrets
+from redrive.contracts import Activity, KeySweep, RunStatus
+from redrive.keyed import outcome_of
+from redrive.logs import get_logger
+from redrive.redaction import Redactor
+from redrive.visibility import execution_status
+from store.database import Database
+from store.keys import KeyRow, delete_expired, list_unheard, settle_key, touch_keys
+
+BATCH: Final = 1000
+ASKED_AT_ONCE: Final = 200
+# At most so many runs are asked for in one sweep; the next goes on with the others.
+MOST_ASKED: Final = 5000
+QUIET: Final = timedelta(minutes=10)
+
+log = get_logger(__name__)
+
+
+class KeyActivities:
+    """Look after keys."""
+
+    def __init__(self, client: Client, database: Database, redactor: Redactor, quiet: timedelta = QUIET) -> None:
+        self._client = client
+        self._database = database
+        self._redactor = redactor
+        self._quiet = quiet
+
+    @activity.defn(name=Activity.EXPIRE_KEYS)
+    async def expire_keys(self) -> KeySweep:
+        """Do one sweep. It may be cut off anywhere: what is done is done, and the next goes on."""
+        sweep = KeySweep(settled=await self._settle_unheard(), deleted=await self._delete_expired())
+        log.info("key.swept", settled=sweep.settled, deleted=sweep.deleted)
+        return sweep
+
+    async def _settle_unheard(self) -> int:
+        """Ask Temporal for runs whose keys have been in process for long: their end may have been told in vain."""
+        pool, settled = await self._database.pool(), 0
+        for _ in range(MOST_ASKED // ASKED_AT_ONCE):
+            rows = await list_unheard(pool, self._quiet, ASKED_AT_ONCE)
+            still_open: dict[str, list[str]] = defaultdict(list)
+            for row in rows:
+                activity.heartbeat()
+                end = await self._end(row)
+                if end is None:
+                    still_open[row.tenant].append(row.key)
+                else:
+                    await settle_key(pool, _request(row), end)
+                    settled += 1
+            for tenant, keys in still_open.items():
+                await touch_keys(pool, tenant, keys)
+            if len(rows) < ASKED_AT_ONCE:
+                break
+        return settled
+
+    async def _end(self, row: KeyRow) -> Settlement | None:
+        """Return how a key's run ended; None while it is open, or may be started yet."""
+        try:
+            description = await self._client.get_workflow_handle(row.run_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            if row.expires_at > datetime.now(UTC):
+                return None
+            return Settlement(
+                status=RunStatus.FAILED, error="Temporal has no such run: it was never started, or is gone"
+            )
+        status = execution_status(description)
+        if not status.closed:
+            return None
+        return without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
+
+    async def _delete_expired(self) -> int:
+        """Delete what has expired, once Temporal has forgotten it as well: the first generation's run id is free."""
+        pool, deleted = await self._database.pool(), 0
+        retention = await self._retention()
+        while count := await delete_expired(pool, retention, BATCH):
+            deleted += count
+            activity.heartbeat()
+        return deleted
+
+    async def _retention(self) -> timedelta:
+        """Return how long Temporal keeps a run that has ended."""
+        answer = await self._client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=self._client.namespace)
+        )
+        return answer.config.workflow_execution_retention_ttl.ToTimedelta()
+
+
+def _request(row: KeyRow) -> ClaimRequest:
+    return ClaimRequest.model_validate(row.model_dump(include=set(ClaimRequest.model_fields)))

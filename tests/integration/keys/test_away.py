@@ -1,0 +1,80 @@
+"""Starts with a key while PostgreSQL or Temporal is away."""
+
+import pytest
+import structlog
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.dedupe import once
+from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient
+from redrive.connection import database_url
+from redrive.contracts import KeyStatus
+from redrive.settings import Settings
+from store.claims import PostgresClaims
+from store.database import Database
+from store.keys import get_key
+from store.step_results import Execution
+from store.tenancy import Pool
+from tests.conftest import WorkerFactory
+from tests.integration.runs.samples import Number, add_good_pipeline
+
+NOBODY = "127.0.0.1:1"
+
+
+async def test_without_postgres_a_start_works_and_the_row_comes_later(
+    *, worker: WorkerFactory, registry: Registry, settings: Settings, caller: Redrive, pool: Pool, tenant: str
+) -> None:
+    """Temporal's lock holds; the worker writes the row; until then an ended run is no answer, for it may be reset."""
+    add_good_pipeline(registry)
+    claims = PostgresClaims(f"postgresql://nobody:nothing@{NOBODY}/none")
+    lonely = Redrive(caller._client, task_queue=settings.task_queue, registry=registry, claims=claims)
+    with structlog.testing.capture_logs() as lines:
+        first = await lonely.start("good", {"n": 1}, tenant=tenant, key="k")
+        second = await lonely.start("good", {"n": 1}, tenant=tenant, key="k")
+    unwritten = await get_key(pool, tenant, "k")
+    async with worker():
+        result = await caller.result(first.run_id)
+    with pytest.raises(OutcomeUnknown, match="try the same key again"):
+        await lonely.start("good", {"n": 1}, tenant=tenant, key="k")
+    written = await get_key(pool, tenant, "k")
+    answer = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+    assert (first.is_cached, second.is_cached, unwritten) == (False, True, None)
+    # Once for both: after a failure the database is not asked for a while.
+    assert [line["event"] for line in lines].count("key.store_away") == 1
+    assert written is not None
+    assert (written.status, written.request_hash != "") == (KeyStatus.COMPLETED, True)
+    assert (answer.run_id, answer.is_cached, answer.response) == (first.run_id, True, result.output)
+
+
+async def test_without_temporal_a_start_is_a_retryable_error_and_leaves_no_row(
+    *, registry: Registry, settings: Settings, caller: Redrive, pool: Pool, tenant: str
+) -> None:
+    """The caller is told to try the same key again, the key is free, and a key that has ended is answered."""
+    add_good_pipeline(registry)
+    away = await Client.connect(NOBODY, lazy=True, data_converter=pydantic_data_converter)
+    claims = PostgresClaims(database_url(settings))
+    async with Redrive(away, task_queue=settings.task_queue, registry=registry, claims=claims) as cut_off:
+        with pytest.raises(OutcomeUnknown, match="try the same key again"):
+            await cut_off.start("good", {"n": 1}, tenant=tenant, key="k")
+        given_back = await get_key(pool, tenant, "k")
+        started = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+        await caller._client.get_workflow_handle(started.run_id).terminate("test")
+        await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+        answer = await cut_off.start("good", {"n": 1}, tenant=tenant, key="k")
+    assert given_back is None
+    assert not started.is_cached
+    assert (answer.run_id, answer.is_cached, answer.status) == (started.run_id, True, RunStatus.FAILED)
+
+
+async def test_a_module_with_dedupe_does_not_run_without_its_fence(tenant: str) -> None:
+    """The step is tried again later: that its effects come once is what its author asked for."""
+    calls: list[int] = []
+
+    async def run() -> Number:
+        calls.append(1)
+        return Number()
+
+    async with Database(f"postgresql://nobody:nothing@{NOBODY}/none") as database:
+        with pytest.raises(Transient, match="the stored results cannot be reached"):
+            await once(database, Execution(tenant, "k", "run-1", "pay", 1, 1), run)
+    assert calls == []

@@ -1,0 +1,30 @@
+"""Look after idempotency keys, as a schedule orders it."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, KeySweep, Workflow
+
+# The next sweep goes on where this one has to stop.
+SWEEP_TIMEOUT = timedelta(minutes=10)
+HEARTBEAT_TIMEOUT = timedelta(minutes=1)
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
+
+
+@workflow.defn(name=Workflow.EXPIRE_KEYS)
+class ExpireKeys:
+    """Settle keys whose end nobody wrote down, and delete those whose time is up."""
+
+    @workflow.run
+    async def run(self) -> KeySweep:
+        sweep: KeySweep = await workflow.execute_activity(
+            Activity.EXPIRE_KEYS,
+            result_type=KeySweep,
+            start_to_close_timeout=SWEEP_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RETRIES,
+        )
+        return sweep

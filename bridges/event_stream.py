@@ -93,7 +93,12 @@ class EventStream:
 
     async def deliver_again(self, entry_id: str) -> int | None:
         """Count one more delivery of an entry that we hold, and return how many there are; None if it is gone."""
-        found = await self._redis.xclaim(self.name, self._group, self._consumer, 0, [entry_id])
+        try:
+            found = await self._redis.xclaim(self.name, self._group, self._consumer, 0, [entry_id])
+        except ResponseError as error:
+            if not is_group_gone(error):
+                raise
+            return None
         return await self._deliveries(entry_id.encode()) if found else None
 
     async def keep(self, entry_ids: Sequence[str]) -> None:
@@ -126,6 +131,11 @@ class EventStream:
     async def _deliveries(self, entry_id: bytes) -> int:
         pending = await self._redis.xpending_range(self.name, self._group, entry_id, entry_id, 1)
         return int(pending[0]["times_delivered"]) if pending else 1
+
+
+def is_group_gone(error: ResponseError) -> bool:
+    """Tell whether the server has lost the consumer group, or the stream with it."""
+    return "NOGROUP" in str(error)
 
 
 def _body(fields: _Fields | None) -> bytes:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from bridges.event_stream import Entry, EventStream
+from bridges.event_stream import Entry, EventStream, is_group_gone
 from bridges.intake import Intake, Message, Verdict, judge
 from redrive.errors import StepError, Terminal
 from redrive.logs import get_logger
@@ -97,7 +97,7 @@ class RedisBridge:
         try:
             entries = await self._next(room)
         except ResponseError as error:
-            if "NOGROUP" not in str(error):
+            if not is_group_gone(error):
                 raise
             # The server has lost its memory. What was acknowledged is safe elsewhere; what is held goes on.
             log.warning("bridge.group_gone", source=self._stream.name)

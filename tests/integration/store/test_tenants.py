@@ -4,18 +4,32 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
 
+from redrive.claims import ClaimRequest
 from store import dead_letters
+from store.keys import claim_key
+from store.step_results import Execution, begin
 from store.tenancy import Connection, Pool
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.test_dead_letters import Owner
 
 EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
-TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts", *EVENT_TABLES]
+KEY_TABLES = ["idempotency_keys", "step_results"]
+TABLES = [
+    "runs",
+    "dead_letters",
+    "dead_letter_counts",
+    "audit_log",
+    "audit_heads",
+    "alerts",
+    *EVENT_TABLES,
+    *KEY_TABLES,
+]
 
 
 @contextlib.asynccontextmanager
@@ -37,6 +51,12 @@ async def filled(pool: Pool, tenant: str) -> str:
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
     await put_some_events(pool, tenant)
+    expires_at = datetime.now(UTC) + timedelta(days=1)
+    claim = ClaimRequest(
+        tenant=tenant, key="k", run_id=f"run-{tenant}", pipeline="p", request_hash="h", expires_at=expires_at
+    )
+    await claim_key(pool, claim, free_failed=False)
+    await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
     return tenant
 
 

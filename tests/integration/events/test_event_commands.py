@@ -21,7 +21,7 @@ from tests.integration.events.valkey import Valkey
 
 MODULES = "tests.integration.events.file_projectors"
 GROUP = "redrive"
-COUNT = 60
+MOST = 500
 
 
 class Desk:
@@ -123,7 +123,6 @@ async def bridge(command: CommandLine) -> AsyncIterator[None]:
     assert process.returncode == 0
     told = [json.loads(line) for line in log.splitlines()]
     assert [line for line in told if line["level"] == "error"] == []
-    assert "bridge.claimed" in {line["event"] for line in told}
 
 
 @pytest.fixture
@@ -134,17 +133,28 @@ def desk(command: CommandLine, valkey: Valkey, tmp_path: Path) -> Desk:
 async def test_killed_bridge_loses_nothing_and_projects_nothing_twice(desk: Desk, tmp_path: Path) -> None:
     """Two bridges share events, each sent twice; one is killed while it holds some. All are projected once."""
     victim = await _bridge(desk.command, tmp_path / "victim")
-    for n in range(COUNT):
-        await desk.emit(f"visit:{n}", n=n)
-        await desk.emit(f"visit:{n}", n=n)
-    await eventually(lambda: desk.holds(victim.pid))
-    victim.send_signal(signal.SIGKILL)
-    await victim.communicate()
+    count = await _send_and_kill(desk, victim)
     await eventually(desk.is_done, within=60)
-    await eventually(lambda: _projected(desk, COUNT), within=60)
-    assert desk.lines("count-visits") == desk.lines("greet-visitor") == list(range(COUNT))
+    await eventually(lambda: _projected(desk, count), within=60)
+    assert desk.lines("count-visits") == desk.lines("greet-visitor") == list(range(count))
     document = await desk.events("list", "--tenant", desk.tenant, "--limit", "1000")
-    assert len(document["events"]) == COUNT
+    assert len(document["events"]) == count
+
+
+async def _send_and_kill(desk: Desk, victim: Process) -> int:
+    """Send events, each twice, until the victim is caught with some that it holds; return how many were sent."""
+    for n in range(MOST):
+        await desk.emit(f"visit:{n}", n=n)
+        await desk.emit(f"visit:{n}", n=n)
+        if n % 10 == 9:
+            # Stopped, it cannot let go of what it is seen to hold.
+            victim.send_signal(signal.SIGSTOP)
+            if await desk.holds(victim.pid):
+                victim.send_signal(signal.SIGKILL)
+                await victim.communicate()
+                return n + 1
+            victim.send_signal(signal.SIGCONT)
+    pytest.fail(f"after {MOST} events the bridge was never seen to hold one")
 
 
 async def _projected(desk: Desk, count: int) -> bool:

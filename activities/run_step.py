@@ -25,6 +25,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.attempts import earlier_attempts, to_details, with_attempt
 from activities.dedupe import once
 from activities.error_texts import error_text, redacted_stack, redacted_text
+from activities.projections import write_projection
 from activities.results import packed_result, plain_result
 from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
@@ -89,6 +90,7 @@ class _Try:
             "correlation_id": order.correlation_id,
             "request_id": order.correlation_id,
             "user_id": order.user_id,
+            **({"event_id": order.event_id} if order.event_id else {}),
             "idempotency_key": self.key_for("run"),
         }
 
@@ -144,7 +146,10 @@ class StepActivities:
                 raise self._failure(this, error) from None
             except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
                 raise self._failure(this, error) from None
-            log.info("step.succeeded", latency_ms=round((time.monotonic() - began) * 1000, 1))
+            took = time.monotonic() - began
+            log.info("step.succeeded", latency_ms=round(took * 1000, 1))
+            if this.order.event_id:
+                await write_projection(self._database, this.order, this.number, timedelta(seconds=took))
             if this.order.last:
                 await self._write_row(this.order, this.order.last, result)
             return packed_result(result, this.number, this.earlier)

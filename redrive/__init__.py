@@ -16,6 +16,7 @@ from redrive.errors import (
     Transient,
     Unavailable,
 )
+from redrive.events import Event
 from redrive.http import ServiceClient
 from redrive.keys import IdempotencyKey
 from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
@@ -41,6 +42,7 @@ __all__ = [
     "AdditiveJitter",
     "Category",
     "Curve",
+    "Event",
     "FullJitter",
     "IdempotencyKey",
     "IdempotencyMismatch",

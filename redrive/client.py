@@ -102,11 +102,13 @@ class Redrive:
         ttl: timedelta = KEY_TTL,
         correlation_id: str | None = None,
         user_id: str | None = None,
+        event_id: str | None = None,
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started, and later its result.
 
         `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch when the
         key belongs to another pipeline or payload, OutcomeUnknown when the same key has to be tried again.
+        `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
         """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
@@ -117,11 +119,20 @@ class Redrive:
             key=check_key(key) if key is not None else None,
             correlation_id=correlation_id,
             user_id=user_id,
+            event_id=event_id,
         )
         if name in self._registry.pipelines:
             # Before a key is claimed for what cannot run. Elsewhere it takes a worker to tell.
             order.steps = self._registry.resolve(name, document)
         return await self._start(order) if key is None else await self._keyed.start(order, ttl)
+
+    async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
+        """Return the steps that a run would have, or raise InvalidInput when it could never start."""
+        document = check_payload(payload)
+        order = validated_run_input(pipeline=pipeline, payload=document)
+        if pipeline in self._registry.pipelines:
+            return self._registry.resolve(pipeline, document)
+        return await self._steps(order)
 
     async def _steps(self, order: RunInput) -> list[StepSnapshot]:
         """Return the pipeline's steps: from this process if it has the code, else from a worker."""

@@ -77,8 +77,14 @@ def embedded_address(state_dir: Path) -> str | None:
     return _embedded(state_dir, "temporal_address")
 
 
+def embedded_redis(state_dir: Path) -> str | None:
+    """Return the address of the embedded Redis that was started from this directory, if one was."""
+    return _embedded(state_dir, "redis_url")
+
+
 def _embedded(state_dir: Path, name: str) -> str | None:
     try:
-        return str(json.loads((state_dir / STACK_FILE).read_text())[name])
+        value = json.loads((state_dir / STACK_FILE).read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None if value is None else str(value)

@@ -201,6 +201,7 @@ class RunInput(Message):
     key_expires_at: datetime | None = None
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
+    event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
     state: RunState | None = None
 
     @property
@@ -302,6 +303,7 @@ class StepOrder(Message):
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
     correlation_id: str
     user_id: str | None = None
+    event_id: str | None = None
     last: LastStep | None = Field(default=None, description="given to the last step: what the run's row needs")
 
 

@@ -3,13 +3,15 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
+
+Kind = TypeVar("Kind", bound=BaseSettings)
 
 
 class ServiceSettings(BaseModel):
@@ -65,15 +67,26 @@ class Settings(BaseSettings):
 
 def read_settings(**changes: Any) -> Settings:
     """Read the environment, or raise InvalidInput naming the variable that is wrong."""
+    return read_environment(Settings, **changes)
+
+
+def read_environment(kind: type[Kind], **changes: Any) -> Kind:
+    """Read settings of one kind from the environment, or raise InvalidInput naming the variable that is wrong."""
     try:
-        return Settings(**changes)
+        return kind(**changes)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, *inside = (str(part) for part in first["loc"])
         raise InvalidInput(f"{'.'.join([_variable(place), *inside])}: {first['msg']}") from error
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
-        raise InvalidInput(f"{_variable(field[1]) if field else error}: not valid JSON: {error.__cause__}") from error
+        name = _variable(_alias(kind, field[1])) if field else error
+        raise InvalidInput(f"{name}: not valid JSON: {error.__cause__}") from error
+
+
+def _alias(kind: type[BaseSettings], field: str) -> str:
+    alias = kind.model_fields[field].validation_alias if field in kind.model_fields else None
+    return alias if isinstance(alias, str) else field
 
 
 def _variable(field: str) -> str:

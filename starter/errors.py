@@ -15,6 +15,12 @@ class LetterNotFound(RedriveError):
     code = "dead_letter_not_found"
 
 
+class EventNotFound(RedriveError):
+    """No event has that id."""
+
+    code = "event_not_found"
+
+
 class NotConfirmed(RedriveError):
     """Nobody said yes; nothing was changed."""
 

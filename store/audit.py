@@ -1,4 +1,4 @@
-"""The audit log: who did what to a dead letter, and why. Written in the transaction that makes the change."""
+"""The audit log: who did what to a dead letter or event, and why. Written in the transaction that makes the change."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +26,20 @@ class Action(StrEnum):
     ORPHANED = "orphaned"
     KEY_RESET = "key_reset"
     REOPENED = "reopened"
+    EVENT_DEAD_LETTERED = "event_dead_lettered"
+    EVENT_REPLAY_REQUESTED = "event_replay_requested"
+    EVENT_REPLAY_OUTCOME = "event_replay_outcome"
+    EVENT_DISCARDED = "event_discarded"
+    PROJECTORS_REPLAYED = "projectors_replayed"
+
+
+@dataclass(frozen=True)
+class EventRef:
+    """A dead event or an event, as what an entry is about."""
+
+    tenant: str
+    id: str
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +47,7 @@ class Entry:
     """One line of the audit log."""
 
     action: Action
-    letter: LetterId
+    letter: LetterId | EventRef
     actor: str = SYSTEM
     reason: str | None = None
     request_id: str | None = None
@@ -67,9 +81,9 @@ async def write(connection: Connection, entry: Entry) -> None:
         _INSERT,
         letter.tenant,
         entry.action.value,
-        letter.workflow_id,
+        letter.id if isinstance(letter, EventRef) else letter.workflow_id,
         letter.run_id,
-        letter.step,
+        None if isinstance(letter, EventRef) else letter.step,
         clean(entry.actor),
         clean_or_none(entry.reason),
         clean_or_none(entry.request_id),

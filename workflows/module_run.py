@@ -263,6 +263,7 @@ class ModuleRun:
                 document=step_document(order, self._state, snapshot),
                 correlation_id=order.correlation_id or info.workflow_id,
                 user_id=order.user_id,
+                event_id=order.event_id,
                 last=self._last_step(order, step),
             ),
             result_type=StepResult,

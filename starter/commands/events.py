@@ -1,59 +1,155 @@
-"""`redrive events replay`: the replay script's own options. The event side comes with the bridges."""
+"""`redrive events …`: look at events and dead messages; replay and discard are in `event_orders.py`."""
 
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
-from redrive.dead_letters import Replay
-from starter.errors import WrongUsage
-from starter.orders import By, RequestId, made
-from starter.replays import Manner, replay_letter
-from starter.terminal import Json, Yes
+from redrive.redaction import Redactor
+from redrive.settings import read_settings
+from starter.errors import EventNotFound
+from starter.event_views import dead_event_story, dead_events_table, event_story, events_table
+from starter.records import open_records
+from starter.terminal import Json, console, errors
+from starter.views import print_json
+from store.audit_lists import list_audit
+from store.dead_events import (
+    DeadEvent,
+    DeadEventFilter,
+    DeadEventStatus,
+    get_dead_event,
+    list_dead_events,
+    message_of,
+)
+from store.events import EventFilter, get_event, list_events, projections_of
+from store.paging import LARGEST_PAGE
+from store.tenancy import Pool
 
-app = App(name="events", help="Replay what failed, by the options of the replay script.")
+app = App(name="events", help="Events from brokers: look at them, replay them, give dead ones up.")
+app.command("starter.commands.event_orders:replay")
+app.command("starter.commands.event_orders:discard_event", name="discard")
+Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))]
 
 
-@app.command
-async def replay(
+@app.command(name="list")
+async def list_all(
     *,
-    dlq: bool = False,
-    letter: Annotated[str | None, Parameter(name="--id")] = None,
-    status: str | None = None,
-    event_id: str | None = None,
-    reason: str = "events replay",
-    by: By = None,
-    request_id: RequestId = None,
-    dry_run: bool = False,
-    wait: bool = False,
-    yes: Yes = False,
+    tenant: str | None = None,
+    event_type: Annotated[str | None, Parameter(name="--type")] = None,
+    failed: bool = False,
+    limit: Limit = 20,
+    cursor: str | None = None,
     json: Json = False,
 ) -> None:
-    """Replay a dead letter: the same as `redrive dlq replay ID`.
+    """List stored events, the newest first.
 
     **Example**
 
-    `redrive events replay --dlq --id run-01a1e2177540731697934191006e66dd/charge --yes`
+    `redrive events list --failed --type interview.completed`
 
     Parameters
     ----------
-    dlq
-        Replay a dead letter; the only form there is now.
-    letter
-        The dead letter's id, or its run and step as `run-…/step`.
-    status
-        Not yet: comes with the bridges.
-    event_id
-        Not yet: comes with the bridges.
-    reason
-        Why; kept in the audit log.
-    dry_run
-        Print what would be done and change nothing.
-    wait
-        Show progress until the run has ended.
+    tenant
+        Only those of this tenant.
+    event_type
+        Only those of this type.
+    failed
+        Only those with a projector that failed for good.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
     """
-    if status is not None or event_id is not None:
-        raise WrongUsage("--status and --event-id replay events, which come with the bridges; now: --dlq --id ID")
-    if not dlq or letter is None:
-        raise WrongUsage("say which dead letter: --dlq --id ID (`redrive dlq list` shows them)")
-    order = made(Replay, by=by, reason=reason, request_id=request_id)
-    await replay_letter(letter, order, Manner(yes=yes, dry_run=dry_run, wait=wait, json=json))
+    chosen = EventFilter(tenant=tenant, type=event_type, failed=failed)
+    async with open_records(read_settings()) as pool:
+        page = await list_events(pool, chosen, limit, cursor)
+    if json:
+        print_json({"events": page.rows, "cursor": page.cursor})
+    else:
+        console.print(events_table(page.rows) if page.rows else "no events")
+        _print_cursor(page.cursor)
+
+
+@app.command
+async def dead(
+    *,
+    tenant: str | None = None,
+    status: DeadEventStatus | None = None,
+    stream: str | None = None,
+    limit: Limit = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List messages that could not become a run, the newest failure first.
+
+    **Example**
+
+    `redrive events dead --status pending`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    status
+        Only those with this status.
+    stream
+        Only those from this stream.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    chosen = DeadEventFilter(tenant=tenant, status=status, source_stream=stream)
+    async with open_records(read_settings()) as pool:
+        page = await list_dead_events(pool, chosen, limit, cursor)
+    if json:
+        print_json({"dead_events": page.rows, "cursor": page.cursor})
+    else:
+        console.print(dead_events_table(page.rows) if page.rows else "no dead events")
+        _print_cursor(page.cursor)
+
+
+@app.command
+async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = False) -> None:
+    """Show an event with its projectors, or a dead event with its message. Secrets are left out.
+
+    **Example**
+
+    `redrive events show event-4vrm3kq5cf3zq6y2c7o5h2bnl4wz5m3a`
+
+    Parameters
+    ----------
+    event
+        The id of an event or of a dead event.
+    """
+    settings = read_settings()
+    redactor = Redactor(settings.redacted_keys)
+    async with open_records(settings) as pool:
+        found = await get_dead_event(pool, None, event)
+        if found is not None:
+            await _show_dead(pool, found, redactor, json=json)
+            return
+        stored = await get_event(pool, None, event)
+        if stored is None:
+            raise EventNotFound(f"no event has the id {event[:200]!r}; `redrive events list` shows those there are")
+        records = await projections_of(pool, stored.tenant, stored.id)
+    shown = stored.model_copy(update={"payload": redactor.value(stored.payload)})
+    if json:
+        print_json({"event": shown, "projectors": records})
+    else:
+        console.print(event_story(shown, records))
+
+
+async def _show_dead(pool: Pool, found: DeadEvent, redactor: Redactor, *, json: bool) -> None:
+    body = await message_of(pool, found.tenant, found.id)
+    message = redactor.text(body.decode(errors="backslashreplace"))
+    audit = await list_audit(pool, found.tenant, found.id)
+    if json:
+        print_json({"dead_event": found, "message": message, "audit": audit})
+    else:
+        console.print(dead_event_story(found, message, audit))
+
+
+def _print_cursor(cursor: str | None) -> None:
+    if cursor:
+        errors.print(f"more: --cursor {cursor}", markup=False)

@@ -24,11 +24,13 @@ from temporalio.envconfig import ClientConfigProfile
 from redrive.errors import RedriveError, StackError
 from redrive.settings import Settings
 from starter.stack.account import server_account
+from starter.stack.brokers import Brokers, bridge_program
 from starter.stack.child import ChildStatus, Program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
 from starter.stack.postgres_data import end_leftover
+from starter.stack.redis import REDIS_PORT, RedisServer, find_redis
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
@@ -60,6 +62,7 @@ class Stack:
         ports: Ports | None = None,
         modules: Sequence[str] | None = None,
         workers: int = 1,
+        brokers: Brokers | None = None,
         temporal_binary: Path | None = None,
         postgres_home: Path | None = None,
         shelter: Path = SHELTER,
@@ -68,6 +71,7 @@ class Stack:
         self._ports = ports or Ports()
         self._modules = tuple(self._settings.modules if modules is None else modules)
         self._workers = workers
+        self._brokers = brokers or Brokers()
         self._temporal_binary = temporal_binary
         self._postgres_home = postgres_home
         self._shelter = shelter
@@ -88,7 +92,7 @@ class Stack:
 
     @property
     def children(self) -> dict[str, ChildStatus]:
-        """The status of each child by name: temporal, postgres, worker or worker-1, worker-2, and so on."""
+        """The status of each child by name: temporal, postgres, redis, worker or worker-1, worker-2, bridge-redis."""
         return self._supervisor.statuses
 
     async def wait_changed(self) -> None:
@@ -111,15 +115,19 @@ class Stack:
     async def _start(self) -> None:
         worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
+        redis_binary = find_redis() if self._brokers.embeds_redis else None
         self._undo.enter_context(self._state)
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         postgres = self._postgres(postgres_home) if postgres_home else None
-        self._info = self._describe(temporal, postgres)
+        redis = self._redis(redis_binary) if redis_binary else None
+        self._info = self._describe(temporal, postgres, redis)
         self._undo.push_async_callback(self._supervisor.stop)
-        await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
+        await self._supervisor.start(*(server.program for server in (temporal, postgres, redis) if server))
         await migrate(self._info.database_url.get_secret_value())
         if worker:
             await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
+        if self._brokers.redis:
+            await self._supervisor.start(self._redis_bridge(embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -154,6 +162,9 @@ class Stack:
             password=keep_password(self._state, placement.data),
         )
 
+    def _redis(self, binary: Path) -> RedisServer:
+        return RedisServer(binary, self._state.redis, self._port("Redis", self._ports.redis, REDIS_PORT))
+
     def _hold_shelter(self, placement: Placement) -> None:
         # A state directory that was copied by hand names the same shelter as the one that it was copied from.
         if placement.data.parent != self._state.path:
@@ -164,7 +175,9 @@ class Stack:
         self._undo.callback(reservation.close)
         return reservation.number
 
-    def _describe(self, temporal: TemporalServer | None, postgres: Postgres | None) -> StackInfo:
+    def _describe(
+        self, temporal: TemporalServer | None, postgres: Postgres | None, redis: RedisServer | None
+    ) -> StackInfo:
         database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
         if database_url is None:
             raise StackError("there is no database: set DATABASE_URL")
@@ -175,6 +188,7 @@ class Stack:
             namespace=namespace,
             web_ui=temporal.web_ui if temporal else None,
             database_url=database_url,
+            redis_url=SecretStr(redis.url) if redis else self._brokers.redis_url,
             task_queue=self._settings.task_queue,
             modules=self._modules,
             workers=(),
@@ -198,6 +212,13 @@ class Stack:
             worker_program(name, worker, nth_worker(environment, number), state.ready / name)
             for number, name in enumerate(names, 1)
         ]
+
+    def _redis_bridge(self, *, embedded_temporal: bool) -> Program:
+        state = self._state
+        environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
+        if self.info.redis_url:
+            environment["REDIS_URL"] = self.info.redis_url.get_secret_value()
+        return bridge_program("redis", environment, state.ready / "bridge-redis")
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

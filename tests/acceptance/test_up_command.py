@@ -2,14 +2,16 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 
-from tests.acceptance.live import COMMAND, ROOT, Up, environment, working_directory
+from tests.acceptance.live import COMMAND, ROOT, Up, environment, until, working_directory
 
 
 def _first_module() -> str:
@@ -18,12 +20,24 @@ def _first_module() -> str:
     return next(block for block in blocks if "@module" in block)
 
 
+def _page() -> str:
+    """Return the page about projectors."""
+    return (ROOT / "docs" / "projections.md").read_text()
+
+
+def _page_module() -> str:
+    found = re.search(r"```python\n(.*?)```", _page(), re.DOTALL)
+    assert found
+    return found[1]
+
+
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
-    """`redrive up` in a directory with the README's greet.py, and the examples beside it."""
+    """`redrive up` with a Redis, in a directory with the README's greet.py and the projector of its page."""
     with working_directory() as directory:
         (directory / "greet.py").write_text(_first_module())
-        with Up(directory, "--modules", "greet,examples") as up:
+        (directory / "interviews.py").write_text(_page_module())
+        with Up(directory, "--modules", "greet,interviews,examples", "--with", "redis") as up:
             yield up
 
 
@@ -67,6 +81,23 @@ def test_caller_example_runs_as_written(up: Up) -> None:
     assert said.returncode == 0, said.stderr
     first, _, last = said.stdout.splitlines()
     assert (first, last) == ("True True", "Hello, Ada!")
+
+
+def test_event_of_the_page_is_projected(up: Up) -> None:
+    """The page's XADD puts an event on the stack's Redis; its projector succeeds, and the event can be shown."""
+    line = next(line for line in _page().splitlines() if line.startswith("XADD "))
+    url = json.loads((up.directory / ".redrive" / "stack.json").read_text())["redis_url"]
+    with Redis.from_url(url) as redis:
+        redis.execute_command(*shlex.split(line))
+
+    def projected() -> str | None:
+        events = json.loads(_redrive(up, "events", "list", "--json").stdout)["events"]
+        shown = _redrive(up, "events", "show", events[0]["id"]).stdout if events else ""
+        return shown if "succeeded" in shown else None
+
+    shown = until(projected, within=60, what="the projection")
+    assert "qscore" in shown
+    assert "event:ada:7" in shown
 
 
 def test_second_up_is_refused(up: Up) -> None:

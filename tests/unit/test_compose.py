@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
+from bridges.event_settings import EventSettings
 from redrive.contracts import SearchAttribute
 from redrive.settings import Settings
 
@@ -36,11 +37,12 @@ def copied_into_image() -> list[str]:
     return [source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[:-1]]
 
 
-def test_our_services_are_the_migration_and_the_worker() -> None:
-    """The stack runs two commands of ours from one image, tagged with the project's version."""
+def test_our_services_are_the_migration_the_worker_and_the_bridge() -> None:
+    """The stack runs three commands of ours from one image, tagged with the project's version."""
     assert {name: service["command"] for name, service in OURS.items()} == {
         "migrate": ["migrate"],
         "worker": ["worker"],
+        "bridge-redis": ["bridge", "redis"],
     }
     assert {service["image"] for service in OURS.values()} == {f"redrive:{PROJECT['version']}"}
 
@@ -48,7 +50,8 @@ def test_our_services_are_the_migration_and_the_worker() -> None:
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
     """A variable that the settings do not know would be ignored in silence."""
-    assert set(OURS[name]["environment"]) <= environment_names(Settings)
+    known = environment_names(Settings) | (environment_names(EventSettings) if name == "bridge-redis" else set())
+    assert set(OURS[name]["environment"]) <= known
 
 
 def test_the_worker_can_be_given_every_setting() -> None:
@@ -56,10 +59,15 @@ def test_the_worker_can_be_given_every_setting() -> None:
     assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS
 
 
+def test_the_redis_bridge_can_be_given_every_setting_of_events() -> None:
+    """A new setting of events is handed to the bridge's container."""
+    assert environment_names(EventSettings) <= set(OURS["bridge-redis"]["environment"])
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_images_are_pinned_to_a_full_version(name: str) -> None:
     """An image has a tag of three numbers, or two where the project itself counts in two (PostgreSQL)."""
-    assert re.fullmatch(r"(temporalio/)?[a-z-]+:\d+\.\d+(\.\d+)?", SERVICES[name]["image"])
+    assert re.fullmatch(r"((temporalio|valkey)/)?[a-z-]+:\d+\.\d+(\.\d+)?", SERVICES[name]["image"])
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -120,9 +128,10 @@ def test_two_workers_run_side_by_side() -> None:
     assert SERVICES["worker"]["deploy"]["replicas"] == 2
 
 
-def test_worker_is_healthy_once_it_takes_work() -> None:
-    """The health check looks for the file that the worker makes, where no earlier process can have left one."""
-    worker = SERVICES["worker"]
+@pytest.mark.parametrize("name", ["worker", "bridge-redis"])
+def test_process_is_healthy_once_it_takes_work(name: str) -> None:
+    """The health check looks for the file that the process makes, where no earlier one can have left it."""
+    worker = SERVICES[name]
     ready = Path(worker["environment"]["REDRIVE_READY_FILE"])
     assert worker["healthcheck"]["test"] == ["CMD", "test", "-f", str(ready)]
     assert str(ready.parent) in worker["tmpfs"]
@@ -169,7 +178,8 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
 def test_every_setting_is_documented(name: str) -> None:
     """A setting that is not written down does not exist for those who run Redrive."""
     text = (ROOT / name).read_text()
-    assert [known for known in sorted(environment_names(Settings)) if not re.search(rf"\b{known}\b", text)] == []
+    settings = environment_names(Settings) | environment_names(EventSettings)
+    assert [known for known in sorted(settings) if not re.search(rf"\b{known}\b", text)] == []
 
 
 def test_environment_example_names_every_variable_of_the_compose_file() -> None:

@@ -4,16 +4,32 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
 
+from redrive.claims import ClaimRequest
 from store import dead_letters
+from store.keys import claim_key
+from store.step_results import Execution, begin
 from store.tenancy import Connection, Pool
+from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.test_dead_letters import Owner
 
-TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts"]
+EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
+KEY_TABLES = ["idempotency_keys", "step_results"]
+TABLES = [
+    "runs",
+    "dead_letters",
+    "dead_letter_counts",
+    "audit_log",
+    "audit_heads",
+    "alerts",
+    *EVENT_TABLES,
+    *KEY_TABLES,
+]
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +50,13 @@ async def filled(pool: Pool, tenant: str) -> str:
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    await put_some_events(pool, tenant)
+    expires_at = datetime.now(UTC) + timedelta(days=1)
+    claim = ClaimRequest(
+        tenant=tenant, key="k", run_id=f"run-{tenant}", pipeline="p", request_hash="h", expires_at=expires_at
+    )
+    await claim_key(pool, claim, free_failed=False)
+    await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
     return tenant
 
 
@@ -89,7 +112,7 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts"])
+@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", *EVENT_TABLES])
 async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
     """An update reaches no row of another tenant, and gives none away."""
     async with _as(pool, "another") as connection:
@@ -125,6 +148,8 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "DELETE FROM dead_letters",
         "DELETE FROM runs",
         "DELETE FROM alerts",
+        "DELETE FROM events",
+        "DELETE FROM dead_events",
         "TRUNCATE dead_letters CASCADE",
         "DROP TABLE alerts",
         "ALTER TABLE dead_letters DISABLE ROW LEVEL SECURITY",
@@ -133,6 +158,7 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "CREATE OR REPLACE FUNCTION redrive.sees(tenant text) RETURNS boolean LANGUAGE sql RETURN true",
         "SELECT redrive.chain_audit()",
         "SELECT redrive.count_dead_letters()",
+        "SELECT redrive.follow_dead_letter()",
     ],
 )
 async def test_application_cannot(pool: Pool, filled: str, sql: str) -> None:

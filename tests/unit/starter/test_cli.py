@@ -57,8 +57,12 @@ WRONG = [
     ("dlq restart run-1/pay", "--reason"),
     ("events replay", "--dlq --id ID"),
     ("events replay --id run-1/pay", "--dlq --id ID"),
-    ("events replay --status failed", "come with the bridges"),
-    ("events replay --event-id 7", "come with the bridges"),
+    ("events replay --status failed --event-id 7", "say what to replay"),
+    ("events replay --status pending", "--dlq --status pending"),
+    ("events replay --projectors qscore", "--event-id ID [--projectors a,b]"),
+    ("events replay --status failed --wait", "--wait goes with one event"),
+    ("events replay --status lost", "failed"),
+    ("up --with kafka", "not a broker that comes along"),
     ("audit list --limit 0", "--limit"),
     ("reconcile --bogus", "Unknown option: --bogus"),
     ("modules extra", "too many: extra"),
@@ -97,6 +101,9 @@ REFUSED = [
     (["dlq", "resolve", "x", "--reason", "x", "--output", "[1]"], "--output: a JSON object is needed, not list"),
     (["dlq", "discard", "x", "--reason", "x"], "no Temporal server answers"),
     (["events", "replay", "--dlq", "--id", "x"], "no Temporal server answers"),
+    (["events", "replay", "--status", "failed"], "no Temporal server answers"),
+    (["events", "list"], "there is no database"),
+    (["bridge", "redis"], "there is no database"),
     (["audit", "verify"], "there is no database"),
     (["audit", "list"], "there is no database"),
     (["reconcile"], "no Temporal server answers"),
@@ -133,6 +140,35 @@ def test_wrong_setting_is_named(
     assert _refusal(capsys).startswith(f"{variable}: ")
 
 
+EVENT_SETTINGS = [
+    ("REDRIVE_EVENTS_HELD", "0"),
+    ("REDRIVE_EVENTS_PIPELINES", "{"),
+    ("REDRIVE_EVENTS_TENANT", "No Such"),
+    ("REDRIVE_EVENTS_CLAIM_IDLE", "PT0S"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value"), EVENT_SETTINGS)
+def test_wrong_setting_of_events_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, value: str
+) -> None:
+    """The sentence begins with the variable that has to be changed."""
+    monkeypatch.setenv(variable, value)
+    assert cli.run(["bridge", "redis"]) == 1
+    assert _refusal(capsys).startswith(f"{variable}: ")
+
+
+def test_wrong_redis_address_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An address holds a password: the sentence names the variable and a good address instead."""
+    monkeypatch.setenv("REDIS_URL", "http://:s3cret@localhost")
+    assert cli.run(["bridge", "redis"]) == 1
+    sentence = _refusal(capsys)
+    assert sentence.startswith("REDIS_URL: ")
+    assert "s3cret" not in sentence
+
+
 def test_wrong_service_setting_does_not_show_its_token(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +181,22 @@ def test_wrong_service_setting_does_not_show_its_token(
 
 
 COMMANDS = [
-    *("demo", "up", "modules", "worker", "migrate", "reconcile", "events replay", "audit verify", "audit list"),
+    *(
+        "demo",
+        "up",
+        "modules",
+        "worker",
+        "migrate",
+        "reconcile",
+        "events replay",
+        "events list",
+        "events dead",
+        "events show",
+        "events discard",
+        "bridge redis",
+        "audit verify",
+        "audit list",
+    ),
     *("run start", "run status", "run list", "run cancel", "run continue"),
     *("dlq list", "dlq show", "dlq replay", "dlq resolve", "dlq discard", "dlq restart", "dlq watch", "dlq stats"),
 ]

@@ -1,0 +1,28 @@
+"""The record of a projector: a step of an event's run writes it when it has succeeded.
+
+That it failed for good is written with its dead letter, by the database itself.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+
+from redrive.contracts import StepOrder
+from redrive.errors import RedriveError
+from redrive.logs import get_logger
+from store.database import Database
+from store.events import put_projection
+
+TIMEOUT = timedelta(seconds=1)
+
+log = get_logger(__name__)
+
+
+async def write_projection(database: Database, order: StepOrder, attempt: int, took: timedelta) -> None:
+    """Record that a projector succeeded. No run waits for the database: a replay of the projector writes it, too."""
+    try:
+        async with asyncio.timeout(TIMEOUT.total_seconds()):
+            await put_projection(await database.pool(), order, attempt, took)
+    except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        log.warning("projection.not_recorded", error_type=type(error).__name__, error=str(error))

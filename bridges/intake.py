@@ -1,0 +1,183 @@
+"""What becomes of an event, whatever broker it came from: a stored event and its run, or a record of its failure.
+
+    parse -> could it become a run? -> store it -> start its run, keyed by its dedupe key
+
+Each step may be done again: a message that is delivered twice, or after a crash, is the same event and the same run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import asyncpg
+from temporalio.service import RPCError
+
+from redrive import Redrive
+from redrive.classify import classify
+from redrive.contracts import ERROR_TEXT_LIMIT
+from redrive.errors import TRANSIENT_CATEGORIES, Category, InvalidInput
+from redrive.events import Envelope, event_document, event_id_for, parse_envelope, pipeline_for
+from redrive.logs import get_logger
+from redrive.policy import EVENT
+from redrive.redaction import Redactor
+from store.database import Database
+from store.dead_events import Failure, NewDeadEvent, put_dead_event
+from store.events import StoredEvent, put_event, put_run_of_event
+
+log = get_logger(__name__)
+
+_WAITED_FOR = TRANSIENT_CATEGORIES | {Category.MISSING_CONFIG}
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as a broker delivered it."""
+
+    stream: str
+    id: str
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A message that is safe: its event is stored and its run exists."""
+
+    event_id: str
+    run_id: str
+    is_new: bool
+
+
+class Verdict(StrEnum):
+    """What to do with a message that could not be taken."""
+
+    REFUSE = "refuse"
+    """Trying again cannot help: record it."""
+    TRY_AGAIN = "try again"
+    """It may be this message: try it again, as often as the policy says."""
+    WAIT = "wait"
+    """Something that every message needs is away: wait for it, however long that takes."""
+
+
+def judge(error: BaseException) -> Verdict:
+    """Tell what an error means for the message."""
+    if isinstance(error, InvalidInput):
+        return Verdict.REFUSE
+    if isinstance(error, asyncpg.InterfaceError | RPCError):
+        return Verdict.WAIT
+    return Verdict.WAIT if classify(error, EVENT).category in _WAITED_FOR else Verdict.TRY_AGAIN
+
+
+class Intake:
+    """Take messages over. `tenant` owns those that name none; `pipelines` are by event type."""
+
+    def __init__(
+        self,
+        redrive: Redrive,
+        database: Database,
+        *,
+        tenant: str,
+        pipelines: Mapping[str, str],
+        origin: str,
+        redactor: Redactor,
+    ) -> None:
+        self._redrive = redrive
+        self._database = database
+        self._tenant = tenant
+        self._pipelines = pipelines
+        self._origin = origin
+        self._redactor = redactor
+
+    async def take(self, message: Message) -> Accepted:
+        """Make a message safe, or raise why it is not."""
+        envelope = parse_envelope(message.body)
+        tenant = envelope.tenant or self._tenant
+        pipeline = pipeline_for(envelope.type, self._pipelines)
+        # Before it is stored: what is refused must not stand in the way of a better one with the same key.
+        await self._redrive.steps(pipeline, event_document(event_id_for(tenant, envelope.dedupe_key), envelope))
+        stored = await put_event(await self._database.pool(), tenant, envelope)
+        event = stored.event
+        run_id = event.run_id if stored.has_run else await self.start(event)
+        if stored.is_new:
+            log.info("event.accepted", **_fields(event, run_id), pipeline=pipeline)
+        else:
+            log.info("event.duplicate", **_fields(event, run_id), differs=_differs(event, envelope))
+        return Accepted(event.id, run_id, stored.is_new)
+
+    async def start(self, event: StoredEvent) -> str:
+        """Start the run of a stored event, or find it, and return its id."""
+        started = await self._redrive.start(
+            self.pipeline(event),
+            event.document,
+            tenant=event.tenant,
+            key=event.dedupe_key,
+            correlation_id=event.correlation_id,
+            user_id=event.user_id,
+            event_id=event.id,
+        )
+        if started.run_id != event.run_id:
+            await put_run_of_event(await self._database.pool(), event, started.run_id)
+        return started.run_id
+
+    def pipeline(self, event: StoredEvent) -> str:
+        """Return the pipeline of an event."""
+        return pipeline_for(event.type, self._pipelines)
+
+    async def bury(self, message: Message, error: BaseException, attempts: int) -> tuple[str, str]:
+        """Record a message that could not be taken, and return the record's tenant and id."""
+        tenant, event_type, dedupe_key = self._known_of(message)
+        dead = NewDeadEvent(
+            **self.failure(error, attempts).model_dump(),
+            tenant=tenant,
+            source_stream=message.stream,
+            source_message_id=message.id,
+            origin=self._origin,
+            event_type=event_type,
+            dedupe_key=dedupe_key,
+        )
+        dead_id = await put_dead_event(await self._database.pool(), dead, message.body)
+        log.warning(
+            "event.dead_lettered",
+            dlq_id=dead_id,
+            tenant_id=tenant,
+            source=message.stream,
+            event_type=event_type,
+            attempt=attempts,
+            category=dead.category.value,
+            error_type=dead.error_type,
+            error=dead.error,
+        )
+        return tenant, dead_id
+
+    def failure(self, error: BaseException, attempts: int) -> Failure:
+        """Return an error as what is stored of it."""
+        text = str(error) or type(error).__name__
+        return Failure(
+            category=classify(error, EVENT).category,
+            error_type=type(error).__name__,
+            error=self._redactor.text(text[: 4 * ERROR_TEXT_LIMIT])[:ERROR_TEXT_LIMIT],
+            attempts=attempts,
+        )
+
+    def _known_of(self, message: Message) -> tuple[str, str | None, str | None]:
+        try:
+            envelope = parse_envelope(message.body)
+        except InvalidInput:
+            return self._tenant, None, None
+        return envelope.tenant or self._tenant, envelope.type, envelope.dedupe_key
+
+
+def _fields(event: StoredEvent, run_id: str) -> dict[str, str | None]:
+    return {
+        "event_id": event.id,
+        "event_type": event.type,
+        "source": event.source,
+        "tenant_id": event.tenant,
+        "user_id": event.user_id,
+        "correlation_id": event.correlation_id or run_id,
+        "idempotency_key": event.dedupe_key,
+        "run_id": run_id,
+    }
+
+
+def _differs(event: StoredEvent, envelope: Envelope) -> bool:
+    return (event.type, event.source, event.payload) != (envelope.type, envelope.source, envelope.payload)

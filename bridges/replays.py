@@ -1,0 +1,176 @@
+"""Replay of events: one again, some of its projectors alone, or a message that could not become a run.
+
+A projector that failed for good is a dead letter of a parked run: its replay goes on in that very run. Projectors that
+have succeeded run again in a run of their own, made of just them, so that the others are not touched. The stored
+payload is what they read, and the event keeps its dedupe key.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from bridges.intake import Intake, Message
+from redrive import Redrive
+from redrive.client import ANSWER_TIMEOUT
+from redrive.contracts import Query, RunInput, StepSnapshot
+from redrive.dead_letters import LetterId, Mode, Replay, RunDocument
+from redrive.errors import InvalidInput, RedriveError, RunNotFound, Unavailable
+from redrive.keys import run_id_for_key
+from redrive.starting import start_run
+from store.database import Database
+from store.dead_events import DeadEvent, DeadEventStatus, begin_replay, end_replay, get_dead_event, message_of
+from store.event_replays import NewReplay, put_replay
+from store.events import Projection, ProjectionStatus, StoredEvent, get_event, projections_of
+
+
+class Replayed(BaseModel):
+    """What became of an order to replay something."""
+
+    id: str = Field(description="the event, or the dead event")
+    projectors: list[str] = Field(default=[], description="those that run again; none: all from the start")
+    run_id: str | None = Field(default=None, description="the run to wait for")
+    accepted: bool
+    message: str
+
+
+class EventReplays:
+    """Carry out orders to replay events."""
+
+    def __init__(self, client: Client, task_queue: str, redrive: Redrive, database: Database, intake: Intake) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._redrive = redrive
+        self._database = database
+        self._intake = intake
+
+    async def event(self, event_id: str, projectors: Sequence[str], order: Replay) -> list[Replayed]:
+        """Replay an event: the projectors that are named, or else those that failed, or else all of them."""
+        pool = await self._database.pool()
+        event = await get_event(pool, None, event_id)
+        if event is None:
+            raise InvalidInput(f"no event has the id {event_id[:200]!r}; `redrive events list` shows those there are")
+        records = await projections_of(pool, event.tenant, event.id)
+        if projectors:
+            return await self._named(event, projectors, records, order)
+        failed = [record for record in records if record.status is ProjectionStatus.FAILED]
+        if failed:
+            return [await self.projection(record, order) for record in failed]
+        return [await self._whole(event, order)]
+
+    async def projection(self, record: Projection, order: Replay) -> Replayed:
+        """Replay a projector that failed for good: the run that is parked at it goes on."""
+        letter = LetterId(tenant=record.tenant, run_id=record.run_id, step=record.projector)
+        try:
+            answer = await self._redrive.dead_letters.order(letter, order)
+        except RedriveError as error:
+            return _replayed(record.event_id, [record.projector], record.run_id, accepted=False, message=str(error))
+        return _replayed(
+            record.event_id, [record.projector], record.run_id, accepted=answer.accepted, message=answer.message
+        )
+
+    async def dead_event(self, dead_id: str, order: Replay) -> Replayed:
+        """Try again to make a run of a message, from the stored message."""
+        pool = await self._database.pool()
+        known = await get_dead_event(pool, None, dead_id)
+        if known is None:
+            raise InvalidInput(
+                f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows those there are"
+            )
+        dead = await begin_replay(
+            pool,
+            known.tenant,
+            dead_id,
+            by=order.requested_by,
+            reason=order.reason,
+            request_id=order.request_id,
+        )
+        return await self._take(dead, order)
+
+    async def _take(self, dead: DeadEvent, order: Replay) -> Replayed:
+        pool = await self._database.pool()
+        body = await message_of(pool, dead.tenant, dead.id)
+        try:
+            accepted = await self._intake.take(Message(dead.source_stream, dead.source_message_id, body))
+        except (RedriveError, RPCError) as error:
+            await end_replay(pool, dead, self._intake.failure(error, 1), request_id=order.request_id)
+            return _replayed(dead.id, [], None, accepted=False, message=f"still {DeadEventStatus.PENDING}: {error}")
+        await end_replay(pool, dead, (accepted.event_id, accepted.run_id), request_id=order.request_id)
+        message = f"event {accepted.event_id} has run {accepted.run_id}"
+        return _replayed(dead.id, [], accepted.run_id, accepted=True, message=message)
+
+    async def _whole(self, event: StoredEvent, order: Replay) -> Replayed:
+        """Start an event's run if it never was, or run all projectors again if it has ended."""
+        try:
+            view = await self._redrive.status(event.run_id)
+        except RunNotFound:
+            if not await projections_of(await self._database.pool(), event.tenant, event.id):
+                run_id = await self._intake.start(event)
+                return _replayed(event.id, [], run_id, accepted=True, message=f"run {run_id} is started")
+        else:
+            if not view.status.closed:
+                message = f"run {event.run_id} is {view.status}: there is nothing to replay yet"
+                return _replayed(event.id, [], event.run_id, accepted=False, message=message)
+        steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
+        return await self._run_beside(event, steps, order)
+
+    async def _named(
+        self, event: StoredEvent, projectors: Sequence[str], records: Sequence[Projection], order: Replay
+    ) -> list[Replayed]:
+        steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
+        known = [step.name for step in steps]
+        for name in projectors:
+            if name not in known:
+                raise InvalidInput(f"projector {name!r}: events of type {event.type!r} have {', '.join(known)}")
+        by_name = {record.projector: record for record in records if record.projector in projectors}
+        for record in by_name.values():
+            if record.status is ProjectionStatus.REPLAYING:
+                raise InvalidInput(f"projector {record.projector!r} is being replayed: wait for its outcome")
+        failed = [record for record in by_name.values() if record.status is ProjectionStatus.FAILED]
+        alone = order.model_copy(update={"mode": Mode.STEP_ONLY})
+        done = [await self.projection(record, alone) for record in failed]
+        parked = {record.projector for record in failed}
+        rest = [step for step in steps if step.name in projectors and step.name not in parked]
+        return done + ([await self._run_beside(event, rest, order)] if rest else [])
+
+    async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], order: Replay) -> Replayed:
+        """Start a run of some projectors beside the event's own. The same order again is the same run."""
+        names = [step.name for step in steps]
+        mark = hashlib.sha256("\n".join([order.request_id, *names]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        key = f"{event.id}:replay:{mark}"
+        run_id = run_id_for_key(event.tenant, key)
+        run = RunInput(
+            pipeline=self._intake.pipeline(event),
+            payload=event.document | await self._outputs(event, leaving_out=names),
+            tenant=event.tenant,
+            steps=steps,
+            key=key,
+            correlation_id=event.correlation_id,
+            user_id=event.user_id,
+            event_id=event.id,
+        )
+        await put_replay(await self._database.pool(), NewReplay(key, event.tenant, event.id, run_id, names), order)
+        try:
+            await start_run(self._client, self._task_queue, run_id, run)
+        except RPCError as error:
+            raise Unavailable(f"Temporal did not start run {run_id}: {error.message[:300]}; try again") from error
+        message = f"run {run_id} runs {', '.join(names)} again"
+        return _replayed(event.id, names, run_id, accepted=True, message=message)
+
+    async def _outputs(self, event: StoredEvent, leaving_out: Sequence[str]) -> dict[str, Any]:
+        """Return what the event's other projectors returned, while Temporal remembers: some read it."""
+        try:
+            document: RunDocument = await self._client.get_workflow_handle(event.run_id).query(
+                Query.DOCUMENT, result_type=RunDocument, rpc_timeout=ANSWER_TIMEOUT
+            )
+        except (RPCError, WorkflowQueryFailedError):
+            return {}
+        outputs = document.run.state.outputs if document.run.state else {}
+        return {name: output for name, output in outputs.items() if name not in leaving_out}
+
+
+def _replayed(what: str, projectors: list[str], run_id: str | None, *, accepted: bool, message: str) -> Replayed:
+    return Replayed(id=what, projectors=projectors, run_id=run_id, accepted=accepted, message=message)

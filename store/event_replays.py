@@ -1,0 +1,52 @@
+"""Runs of some of an event's projectors, by an operator's order. Written, with the audit log, before they start."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redrive.dead_letters import Replay
+from store.audit import Action, Entry, EventRef, write
+from store.tenancy import Pool, transaction
+from store.text import clean
+
+_INSERT: Final = """
+    INSERT INTO event_replays (key, tenant, event_id, run_id, projectors, requested_by, reason)
+    VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING key
+"""
+
+
+@dataclass(frozen=True)
+class NewReplay:
+    """A run of some projectors of an event; `key` is the run's."""
+
+    key: str
+    tenant: str
+    event_id: str
+    run_id: str
+    projectors: Sequence[str]
+
+
+async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
+    """Record that projectors are to run again. The same order again changes nothing."""
+    async with transaction(pool, replay.tenant) as connection:
+        is_new = await connection.fetchval(
+            _INSERT,
+            replay.key,
+            replay.tenant,
+            replay.event_id,
+            replay.run_id,
+            list(replay.projectors),
+            clean(order.requested_by),
+            clean(order.reason),
+        )
+        if is_new is None:
+            return
+        entry = Entry(
+            action=Action.PROJECTORS_REPLAYED,
+            letter=EventRef(replay.tenant, replay.event_id, replay.run_id),
+            actor=order.requested_by,
+            reason=order.reason,
+            request_id=order.request_id,
+            after={"projectors": list(replay.projectors)},
+        )
+        await write(connection, entry)

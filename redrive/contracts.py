@@ -35,6 +35,11 @@ class Workflow(StrEnum):
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
+    BULK_REPLAY = "BulkReplay"
+    PLAN_BULK = "PlanBulk"
+    APPROVE_BULK = "ApproveBulk"
+    DESCRIBE_BULK = "DescribeBulk"
+    LIST_BULK_ITEMS = "ListBulkItems"
 
 
 class Activity(StrEnum):
@@ -52,6 +57,14 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    PLAN_BULK = "plan_bulk"
+    APPROVE_BULK = "approve_bulk"
+    OPEN_BULK = "open_bulk"
+    ADVANCE_BULK = "advance_bulk"
+    CONTROL_BULK = "control_bulk"
+    FINISH_BULK = "finish_bulk"
+    DESCRIBE_BULK = "describe_bulk"
+    LIST_BULK_ITEMS = "list_bulk_items"
 
 
 class Query(StrEnum):
@@ -98,6 +111,14 @@ class StepStatus(StrEnum):
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
+
+
+class Effect(StrEnum):
+    """What a module does to the outside, and so what it means to run it again."""
+
+    NONE = "none"
+    KEYED = "keyed"
+    UNSAFE = "unsafe"
 
 
 class Message(BaseModel):
@@ -277,6 +298,7 @@ class ModuleView(Message):
     name: str
     summary: str
     policy: RetryPolicy
+    effect: Effect = Effect.KEYED
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 

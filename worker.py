@@ -18,6 +18,8 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.alerts import AlertActivities
+from activities.bulk import BulkActivities
+from activities.bulk_plans import BulkPlanActivities
 from activities.catalog import CatalogActivities
 from activities.follow_ups import FollowUps
 from activities.keys import KeyActivities
@@ -41,6 +43,8 @@ from redrive.settings import Settings, read_settings
 from store.database import Database
 from workflows.alert_follow_up import AlertFollowUp
 from workflows.arguments import OneInput
+from workflows.bulk_questions import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
+from workflows.bulk_replay import BulkReplay
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
 from workflows.expire_keys import ExpireKeys
@@ -48,7 +52,19 @@ from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
 
-WORKFLOWS = [ModuleRun, DeadLetter, AlertFollowUp, ExpireKeys, DescribeModules, ResolvePipeline]
+WORKFLOWS = [
+    ModuleRun,
+    DeadLetter,
+    AlertFollowUp,
+    BulkReplay,
+    ExpireKeys,
+    DescribeModules,
+    ResolvePipeline,
+    PlanBulk,
+    ApproveBulk,
+    DescribeBulk,
+    ListBulkItems,
+]
 CONNECT_INTERVAL = 2.0
 # A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
@@ -83,6 +99,16 @@ def build_worker(
     orders = OrderActivities(client, database, checks, redactor, metrics)
     alerts = AlertActivities(http, settings.alerts)
     keys = KeyActivities(client, database, redactor)
+    plans = BulkPlanActivities(database, registry, redactor, approvals=settings.approvals)
+    bulk = BulkActivities(
+        client,
+        database,
+        registry,
+        redactor=redactor,
+        metrics=metrics,
+        task_queue=settings.task_queue,
+        approvals=settings.approvals,
+    )
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -102,6 +128,14 @@ def build_worker(
             alerts.raise_alert,
             follow_ups.take_held_back,
             keys.expire_keys,
+            plans.plan_bulk,
+            plans.approve_bulk,
+            plans.describe_bulk,
+            plans.list_bulk_items,
+            bulk.open_bulk,
+            bulk.advance_bulk,
+            bulk.control_bulk,
+            bulk.finish_bulk,
         ],
         workflow_runner=workflow_runner(),
         interceptors=[OneInput()],

@@ -16,6 +16,8 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
+from redrive.asking import ask, unavailable
+from redrive.bulk import BulkOperations
 from redrive.claims import Claims
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import (
@@ -74,6 +76,7 @@ class Redrive:
         self._claims = claims
         self._keyed = KeyedStarts(client, task_queue, claims, self._steps)
         self.dead_letters = DeadLetters(client, task_queue)
+        self.bulk = BulkOperations(client, task_queue)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
@@ -150,7 +153,7 @@ class Redrive:
         try:
             await start_run(self._client, self._task_queue, run_id, order)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         # A fresh id that Temporal knows already is this very start, tried again on the way.
         return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
 
@@ -187,7 +190,7 @@ class Redrive:
         except WorkflowFailureError as error:
             raise _outcome(run_id, error.cause) from error
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def cancel(self, run_id: str, *, reason: str) -> None:
         """Ask a run to stop: its running step is interrupted, later ones do not start."""
@@ -196,7 +199,7 @@ class Redrive:
         try:
             await self._handle(run_id).cancel(reason=reason)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def list_runs(
         self,
@@ -212,7 +215,7 @@ class Redrive:
             async for execution in self._client.list_workflows(query, limit=limit):
                 yield summary(execution)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def catalog(self) -> Catalog:
         """Return the modules and pipelines that the workers know."""
@@ -228,7 +231,7 @@ class Redrive:
         except RPCError as error:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
                 raise RunNotFound(f"no run has the id {run_id!r}; `redrive run list` shows those there are") from error
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         if description.workflow_type != Workflow.MODULE_RUN:
             raise RunNotFound(f"{run_id!r} is a {description.workflow_type}, not a run")
         return description
@@ -247,22 +250,7 @@ class Redrive:
 
     async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:
         """Run one of the question workflows on a worker."""
-        try:
-            return await self._client.execute_workflow(
-                workflow,
-                args=arguments,
-                id=f"ask-{new_run_id()}",
-                task_queue=self._task_queue,
-                result_type=answer,
-                execution_timeout=ANSWER_TIMEOUT,
-            )
-        except WorkflowFailureError as error:
-            raise Unavailable(
-                f"no worker answered on task queue {self._task_queue!r} within {ANSWER_TIMEOUT.seconds} s: "
-                "start one with `redrive worker`"
-            ) from error
-        except RPCError as error:
-            raise _unavailable(error) from error
+        return await ask(self._client, self._task_queue, workflow, answer, *arguments, timeout=ANSWER_TIMEOUT)
 
 
 def _claims(settings: Settings) -> Claims | None:
@@ -285,7 +273,3 @@ def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
         return RunCanceled(f"run {run_id!r} was canceled")
     text = cause.message if isinstance(cause, ApplicationError) else str(cause)
     return RunFailed(f"run {run_id!r} failed: {text}")
-
-
-def _unavailable(error: RPCError) -> Unavailable:
-    return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")

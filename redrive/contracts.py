@@ -38,6 +38,11 @@ class Workflow(StrEnum):
     DEAD_LETTER = "DeadLetter"
     EXPIRE_KEYS = "ExpireKeys"
     ALERT_FOLLOW_UP = "AlertFollowUp"
+    BULK_REPLAY = "BulkReplay"
+    PLAN_BULK = "PlanBulk"
+    APPROVE_BULK = "ApproveBulk"
+    DESCRIBE_BULK = "DescribeBulk"
+    LIST_BULK_ITEMS = "ListBulkItems"
 
 
 class Activity(StrEnum):
@@ -57,6 +62,14 @@ class Activity(StrEnum):
     RAISE_ALERT = "raise_alert"
     TAKE_HELD_BACK = "take_held_back"
     EXPIRE_KEYS = "expire_keys"
+    PLAN_BULK = "plan_bulk"
+    APPROVE_BULK = "approve_bulk"
+    OPEN_BULK = "open_bulk"
+    ADVANCE_BULK = "advance_bulk"
+    CONTROL_BULK = "control_bulk"
+    FINISH_BULK = "finish_bulk"
+    DESCRIBE_BULK = "describe_bulk"
+    LIST_BULK_ITEMS = "list_bulk_items"
 
 
 class Memo(StrEnum):
@@ -109,6 +122,14 @@ class StepStatus(StrEnum):
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
+
+
+class Effect(StrEnum):
+    """What a module does to the outside, and so what it means to run it again."""
+
+    NONE = "none"
+    KEYED = "keyed"
+    UNSAFE = "unsafe"
 
 
 class Message(BaseModel):
@@ -338,6 +359,7 @@ class ModuleView(Message):
     summary: str
     policy: RetryPolicy
     dedupe: bool = False
+    effect: Effect = Effect.KEYED
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 

@@ -48,6 +48,7 @@ class Settings(BaseSettings):
     alerts: AlertSettings = AlertSettings()
     free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
     user_header: str = "x-redrive-user"
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"

@@ -33,6 +33,12 @@ class OrderRefused(RedriveError):
     code = "order_refused"
 
 
+class BulkIncomplete(RedriveError):
+    """A bulk operation has ended, but not every dead letter of it was dealt with."""
+
+    code = "bulk_incomplete"
+
+
 class RunParked(RedriveError):
     """The run that was waited for is parked: a step of it is a dead letter."""
 

@@ -31,6 +31,13 @@ class Action(StrEnum):
     EVENT_REPLAY_OUTCOME = "event_replay_outcome"
     EVENT_DISCARDED = "event_discarded"
     PROJECTORS_REPLAYED = "projectors_replayed"
+    BULK_APPROVED = "bulk_approved"
+    BULK_STARTED = "bulk_started"
+    BULK_REFUSED = "bulk_refused"
+    BULK_PAUSED = "bulk_paused"
+    BULK_RESUMED = "bulk_resumed"
+    BULK_STOPPED = "bulk_stopped"
+    BULK_FINISHED = "bulk_finished"
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,13 @@ class KeyedStarts:
         )
 
     async def _start_or_release(self, order: RunInput) -> StartedRun:
-        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run.
+        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run of it.
 
-        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it.
+        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. So it is
+        when Temporal has a run of another request with the key: the row would say the wrong fingerprint.
         """
         try:
             return await self._start(order)
-        except IdempotencyMismatch:
-            raise
         except RedriveError as error:
             cause = error.__cause__
             if self.claims and (not isinstance(cause, RPCError) or cause.status in _RELEASED_ON):
@@ -122,6 +121,9 @@ class KeyedStarts:
                 return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
         except RPCError as error:
             raise _not_started(order, error) from error
+        except RuntimeError as error:
+            # A lazy client that has never been connected says so in the SDK's own words.
+            raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
         description = await self._describe(run_id)
         if description is None:
             raise OutcomeUnknown(f"the run of key {order.key!r} was there and is gone: try the same key again")

@@ -166,6 +166,19 @@ async def test_another_request_with_the_key_is_refused(
                 )
 
 
+async def test_a_refused_request_leaves_no_fingerprint_behind(
+    worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, tenant: str
+) -> None:
+    """The key has a run that the database does not know of: another request is refused, the right one is answered."""
+    add_good_pipeline(registry)
+    unstored = Redrive(caller._client, task_queue=settings.task_queue, registry=registry)
+    first = await unstored.start("good", {"n": 1}, tenant=tenant, key="k")
+    with pytest.raises(IdempotencyMismatch):
+        await caller.start("good", {"n": 2}, tenant=tenant, key="k")
+    answer = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+    assert (answer.run_id, answer.is_cached) == (first.run_id, True)
+
+
 async def test_an_expired_key_starts_the_next_generation(
     worker: WorkerFactory, registry: Registry, caller: Redrive, pool: Pool, tenant: str
 ) -> None:

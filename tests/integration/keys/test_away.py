@@ -1,12 +1,17 @@
 """Starts with a key while PostgreSQL or Temporal is away."""
 
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
 import pytest
 import structlog
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RetryConfig
 
 from activities.dedupe import once
-from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient
+from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient, Unavailable
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus
 from redrive.settings import Settings
@@ -46,15 +51,54 @@ async def test_without_postgres_a_start_works_and_the_row_comes_later(
     assert (answer.run_id, answer.is_cached, answer.response) == (first.run_id, True, result.output)
 
 
+async def _never_connected(_: Settings) -> Client:
+    return await Client.connect(NOBODY, lazy=True, data_converter=pydantic_data_converter)
+
+
+async def _cut_off(settings: Settings) -> Client:
+    """Return a client whose way to Temporal was there once, and is gone."""
+    host, _, port = (settings.temporal_address or "").partition(":")
+    writers: list[asyncio.StreamWriter] = []
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward, out = await asyncio.open_connection(host, int(port))
+        writers.extend((writer, out))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(_copy(reader, out), _copy(onward, writer))
+
+    way = await asyncio.start_server(forward, "127.0.0.1", 0)
+    address = ":".join(map(str, way.sockets[0].getsockname()))
+    client = await Client.connect(
+        address, data_converter=pydantic_data_converter, retry_config=RetryConfig(max_retries=1)
+    )
+    way.close()
+    for writer in writers:
+        writer.close()
+    return client
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+
+
+@pytest.mark.parametrize("way", [_never_connected, _cut_off])
 async def test_without_temporal_a_start_is_a_retryable_error_and_leaves_no_row(
-    *, registry: Registry, settings: Settings, caller: Redrive, pool: Pool, tenant: str
+    *,
+    registry: Registry,
+    settings: Settings,
+    caller: Redrive,
+    pool: Pool,
+    tenant: str,
+    way: Callable[[Settings], Awaitable[Client]],
 ) -> None:
     """The caller is told to try the same key again, the key is free, and a key that has ended is answered."""
     add_good_pipeline(registry)
-    away = await Client.connect(NOBODY, lazy=True, data_converter=pydantic_data_converter)
+    away = await way(settings)
     claims = PostgresClaims(database_url(settings))
     async with Redrive(away, task_queue=settings.task_queue, registry=registry, claims=claims) as cut_off:
-        with pytest.raises(OutcomeUnknown, match="try the same key again"):
+        with pytest.raises(Unavailable, match="try the same key again"):
             await cut_off.start("good", {"n": 1}, tenant=tenant, key="k")
         given_back = await get_key(pool, tenant, "k")
         started = await caller.start("good", {"n": 1}, tenant=tenant, key="k")

@@ -1,4 +1,4 @@
-"""The brokers of a stack: which are chosen, and how Redis is started."""
+"""Redis in a stack: when it is chosen, and how it is started."""
 
 from pathlib import Path
 

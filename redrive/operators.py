@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import (
@@ -37,6 +37,9 @@ from redrive.keys import new_request_id
 ANSWER_TIMEOUT = timedelta(seconds=15)
 RETRY_INTERVAL = timedelta(milliseconds=200)
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart, Continue)
+
+# The letter has just ended, or a worker failed, or ten orders are on their way to one letter, which is Temporal's limit.
+_NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
 
 
 class Plan(Message):
@@ -126,7 +129,7 @@ class DeadLetters:
                 result_type=Answer,
             )
         except RPCError as error:
-            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION}:
+            if error.status in _NOT_NOW:
                 raise _NotReady from error
             raise
         finally:

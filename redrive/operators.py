@@ -38,7 +38,7 @@ ANSWER_TIMEOUT = timedelta(seconds=15)
 RETRY_INTERVAL = timedelta(milliseconds=200)
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart, Continue)
 
-# The letter has just ended, or a worker failed, or ten orders are on their way to one letter, which is Temporal's limit.
+# The letter has just ended, or a worker failed, or ten orders are on their way to it, which is Temporal's limit.
 _NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
 
 

@@ -4,16 +4,21 @@
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import asyncpg
 import pytest
 
+from redrive.claims import ClaimRequest
 from store import dead_letters
+from store.keys import claim_key
+from store.step_results import Execution, begin
 from store.tenancy import Connection, Pool
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.test_dead_letters import Owner
 
-TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts"]
+KEY_TABLES = ["idempotency_keys", "step_results"]
+TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts", *KEY_TABLES]
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +39,11 @@ async def filled(pool: Pool, tenant: str) -> str:
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    wish = ClaimRequest(
+        tenant=tenant, key="k", run_id="run-1", pipeline="p", request_hash="h", expires_at=datetime.now(UTC)
+    )
+    await claim_key(pool, wish, free_failed=False)
+    await begin(pool, Execution(tenant, "k", "run-1", "pay", 1, 1))
     return tenant
 
 
@@ -98,6 +108,18 @@ async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: st
         async with _as(pool, setting) as connection:
             with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
                 await connection.execute(f"UPDATE {table} SET tenant = '{gift}' WHERE tenant = '{filled}'")
+
+
+@pytest.mark.parametrize("table", KEY_TABLES)
+async def test_keys_of_others_are_neither_changed_nor_deleted(pool: Pool, filled: str, table: str) -> None:
+    """Who reads all tenants deletes nothing of any; nobody gives a row away."""
+    for setting in ("another", "*", ""):
+        async with _as(pool, setting) as connection:
+            assert await connection.execute(f"DELETE FROM {table}") == "DELETE 0"
+            assert await connection.execute(f"UPDATE {table} SET run_id = 'mine'") == "UPDATE 0"
+    async with _as(pool, filled) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await connection.execute(f"UPDATE {table} SET tenant = 'another'")
 
 
 @pytest.mark.parametrize("name", ["", "*"])

@@ -138,6 +138,18 @@ async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: st
                 await connection.execute(f"UPDATE {table} SET tenant = '{gift}' WHERE tenant = '{filled}'")
 
 
+@pytest.mark.parametrize("table", KEY_TABLES)
+async def test_keys_of_others_are_neither_changed_nor_deleted(pool: Pool, filled: str, table: str) -> None:
+    """Who reads all tenants deletes nothing of any; nobody gives a row away."""
+    for setting in ("another", "*", ""):
+        async with _as(pool, setting) as connection:
+            assert await connection.execute(f"DELETE FROM {table}") == "DELETE 0"
+            assert await connection.execute(f"UPDATE {table} SET run_id = 'mine'") == "UPDATE 0"
+    async with _as(pool, filled) as connection:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await connection.execute(f"UPDATE {table} SET tenant = 'another'")
+
+
 @pytest.mark.parametrize("name", ["", "*"])
 async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
     """No row can belong to the name that reads all, or to no name."""

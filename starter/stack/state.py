@@ -15,6 +15,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from redrive.errors import StackError
 
 _LOCK_PATIENCE: Final = 0.3
+_SPACE_NEEDED: Final = 64 * 1024 * 1024
 
 
 class StackInfo(BaseModel):
@@ -82,6 +83,7 @@ class StateDirectory:
         with writing(self.path), contextlib.ExitStack() as undo:
             self._make(self.path, 0o711 if os.geteuid() == 0 else 0o700)
             undo.enter_context(holding(self.path / "lock"))
+            _check_space(self.path)
             self.info.unlink(missing_ok=True)
             for directory in (self.logs, self.temporal, self.ready):
                 self._make(directory, 0o700)
@@ -113,6 +115,16 @@ class StateDirectory:
         if not directory.is_dir():
             directory.mkdir(mode=0o700, parents=True)
             directory.chmod(mode)
+
+
+def _check_space(path: Path) -> None:
+    """Refuse a disk on which servers would only begin to start: what they say of it they could not write down."""
+    free = shutil.disk_usage(path).free
+    if free < _SPACE_NEEDED:
+        raise StackError(
+            f"the disk of {path} is full: {free // 2**20} MiB are free, {_SPACE_NEEDED // 2**20} MiB are needed; "
+            "make room, or set REDRIVE_STATE_DIR to another directory"
+        )
 
 
 @contextlib.contextmanager

@@ -60,6 +60,11 @@ def database_url(settings: Settings) -> str:
     return embedded
 
 
+def embedded_rabbitmq(state_dir: Path) -> str | None:
+    """Return the address of the embedded RabbitMQ that was started from this directory, if one was."""
+    return _embedded(state_dir, "rabbitmq_url")
+
+
 def embedded_address(state_dir: Path) -> str | None:
     """Return the address of the embedded Temporal server that was started from this directory, if one was."""
     return _embedded(state_dir, "temporal_address")
@@ -67,6 +72,7 @@ def embedded_address(state_dir: Path) -> str | None:
 
 def _embedded(state_dir: Path, name: str) -> str | None:
     try:
-        return str(json.loads((state_dir / STACK_FILE).read_text())[name])
+        value = json.loads((state_dir / STACK_FILE).read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None if value is None else str(value)

@@ -35,6 +35,7 @@ class Workflow(StrEnum):
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
+    RETRY_SWEEP = "RetrySweep"
 
 
 class Activity(StrEnum):
@@ -52,6 +53,7 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    SWEEP_RETRIES = "sweep_retries"
 
 
 class Query(StrEnum):
@@ -303,3 +305,10 @@ class AttemptError(Message):
     error_type: str
     stack: str = ""
     generation: str = ""
+
+
+class SweepOrder(Message):
+    """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
+
+    tenant: str
+    shift: timedelta = timedelta(minutes=10)

@@ -3,13 +3,15 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from redrive.contracts import TASK_QUEUE
 from redrive.errors import InvalidInput
+
+Kind = TypeVar("Kind", bound=BaseSettings)
 
 
 class ServiceSettings(BaseModel):
@@ -61,8 +63,13 @@ class Settings(BaseSettings):
 
 def read_settings(**changes: Any) -> Settings:
     """Read the environment, or raise InvalidInput naming the variable that is wrong."""
+    return read_environment(Settings, **changes)
+
+
+def read_environment(kind: type[Kind], **changes: Any) -> Kind:
+    """Read settings of one kind from the environment, or raise InvalidInput naming the variable that is wrong."""
     try:
-        return Settings(**changes)
+        return kind(**changes)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, *inside = (str(part) for part in first["loc"])

@@ -3,6 +3,7 @@
 It comes with a name server (epmd) that it would leave behind as a daemon: ours is a child like the others.
 """
 
+import asyncio
 import os
 import secrets
 import shutil
@@ -14,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import aio_pika
-from aio_pika.exceptions import AMQPException
+import aiormq
+from aiormq.exceptions import AMQPError
 
 from redrive.errors import StackError
 from starter.stack.child import Program
@@ -34,6 +35,7 @@ _INSTALLATIONS: Final = Path("/usr/lib/rabbitmq/lib")
 _NAME_SERVERS: Final = (Path("/usr/bin/epmd"), Path("/usr/lib/erlang/bin/epmd"))
 _SERVICE_POLICY: Final = Path("/usr/sbin/policy-rc.d")
 _INSTALL_PATIENCE: Final = 240
+_SIGN_IN_PATIENCE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,10 @@ class RabbitMQ:
         if not await listens(self.port):
             return False
         try:
-            connection = await aio_pika.connect(self.url, timeout=2)
-            await connection.close()
-        except (AMQPException, OSError, TimeoutError):
+            async with asyncio.timeout(_SIGN_IN_PATIENCE):
+                connection = await aiormq.connect(self.url)
+                await connection.close()
+        except (AMQPError, OSError, TimeoutError):
             return False
         return True
 

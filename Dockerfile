@@ -12,11 +12,12 @@ WORKDIR /app
 COPY requirements.txt ./
 RUN pip install --require-hashes -r requirements.txt
 
-COPY pyproject.toml README.md LICENSE worker.py ./
+COPY pyproject.toml README.md LICENSE worker.py bridge.py ./
 COPY redrive redrive
 COPY workflows workflows
 COPY activities activities
 COPY store store
+COPY bridges bridges
 COPY starter starter
 COPY examples examples
 RUN pip install --no-deps --no-build-isolation . \

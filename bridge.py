@@ -43,11 +43,6 @@ ENSURE_INTERVAL = 15.0
 STOP_PATIENCE = 15.0
 
 
-def sweep_id(service: str, tenant: str) -> str:
-    """Return the id of a tenant's sweep, which is its task queue's name, too: only its own bridges may run it."""
-    return f"{service}-{tenant}"
-
-
 class RabbitBridge:
     """All parts of one process."""
 
@@ -70,13 +65,17 @@ class RabbitBridge:
         self._database = database
         self._tenant = tenant
 
+    @property
+    def sweep_id(self) -> str:
+        """The id of the tenant's sweep; its task queue's name, too: only bridges to the same broker may run it."""
+        return f"{self._retry.service_name}-{self._tenant}"
+
     async def host_sweep(self) -> None:
         """Be a worker for the sweep, and see to it that there is one."""
         client = await connect_patiently(self._settings)
-        name = sweep_id(self._retry.service_name, self._tenant)
         worker = Worker(
             client,
-            task_queue=name,
+            task_queue=self.sweep_id,
             workflows=[RetrySweep],
             activities=[SweepActivities(self._sweeper).sweep_retries],
             workflow_runner=workflow_runner(),
@@ -88,16 +87,17 @@ class RabbitBridge:
         )
         async with worker:
             while True:
-                await self._ensure_sweep(client, name)
+                await self.ensure_sweep(client)
                 await asyncio.sleep(ENSURE_INTERVAL)
 
-    async def _ensure_sweep(self, client: Client, name: str) -> None:
+    async def ensure_sweep(self, client: Client) -> None:
+        """Start the sweep unless it is running, here or elsewhere."""
         try:
             await client.start_workflow(
                 Workflow.RETRY_SWEEP,
                 SweepOrder(tenant=self._tenant),
-                id=name,
-                task_queue=name,
+                id=self.sweep_id,
+                task_queue=self.sweep_id,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 static_summary=f"sends the retries of tenant {self._tenant}",
             )

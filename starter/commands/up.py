@@ -18,6 +18,7 @@ from rich.text import Text
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.signals import until_signalled
+from starter.stack.brokers import chosen_brokers
 from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports
 from starter.stack.stack import Stack, wipe
@@ -34,6 +35,8 @@ async def up(
     temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    rabbitmq_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    brokers: Annotated[str, Parameter(name="--with")] = "",
     fresh: bool = False,
     yes: bool = False,
 ) -> None:
@@ -48,6 +51,8 @@ async def up(
 
     `redrive up --modules greet,orders --workers 2` runs the modules of your greet.py and orders.py.
 
+    `redrive up --with rabbitmq` runs a RabbitMQ, too, and the retry scheduler on it.
+
     Parameters
     ----------
     modules
@@ -61,6 +66,11 @@ async def up(
         Port of the Temporal Web UI; without it 8233, or any free one.
     postgres_port
         Port of PostgreSQL; without it 15432, or any free one.
+    rabbitmq_port
+        Port of RabbitMQ; without it 5672, or any free one.
+    brokers
+        Brokers to run beside, each with its bridge: `rabbitmq`, which is installed when it is missing and can be. With
+        RABBITMQ_URL set, the bridge alone, on that server.
     fresh
         Forget everything first: all runs and records. Asks before it does.
     yes
@@ -69,8 +79,8 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port)
-    stack = Stack(settings, ports=ports, workers=workers)
+    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port, rabbitmq=rabbitmq_port)
+    stack = Stack(settings, ports=ports, workers=workers, brokers=chosen_brokers(brokers))
     console.print("starting …")
     async with _shown(stack), until_signalled(), stack:
         print_addresses(stack)
@@ -98,12 +108,19 @@ def print_addresses(stack: Stack) -> None:
         ("Temporal", f"{info.temporal_address} (namespace {info.namespace})"),
         ("Web UI", info.web_ui or "where your Temporal server has it"),
         ("PostgreSQL", f"{database.hostname}:{database.port or 5432}{database.path}"),
+        *_broker_rows(stack),
         ("task queue", info.task_queue),
         ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
     ]
     for name, value in rows:
         console.print(f"  {name:<11}{value}", markup=False, soft_wrap=True)
     console.print("Ctrl-C stops everything; state is kept. `redrive modules` shows what can be started.")
+
+
+def _broker_rows(stack: Stack) -> list[tuple[str, str]]:
+    url = stack.info.rabbitmq_url
+    place = urlsplit(url.get_secret_value()) if url else None
+    return [("RabbitMQ", f"{place.hostname}:{place.port or 5672}")] if place else []
 
 
 @contextlib.asynccontextmanager

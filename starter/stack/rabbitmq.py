@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,7 @@ from starter.stack.ports import LOOPBACK, listens
 from starter.stack.state import write_private, writing
 
 RABBITMQ_PORT: Final = 5672
+BRIDGE_PORT: Final = 8086
 # Not the usual 25672 and 4369, where a RabbitMQ of the system's own would be.
 CLUSTER_PORT: Final = 25772
 NAMES_PORT: Final = 14369
@@ -141,6 +142,18 @@ class RabbitMQ:
 
     async def _names_are_served(self) -> bool:
         return await listens(self.names_port)
+
+
+def place_rabbitmq(programs: Programs, directory: Path, choose_port: Callable[[str, int], int]) -> RabbitMQ:
+    """Put a server together; `choose_port` is told what a port is for and which one is preferred."""
+    return RabbitMQ(
+        programs=programs,
+        directory=directory,
+        password=keep_password(directory),
+        port=choose_port("RabbitMQ", RABBITMQ_PORT),
+        cluster_port=choose_port("RabbitMQ's cluster", CLUSTER_PORT),
+        names_port=choose_port("RabbitMQ's name server", NAMES_PORT),
+    )
 
 
 def keep_password(directory: Path) -> str:

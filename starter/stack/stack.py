@@ -10,6 +10,7 @@
 Leaving the block stops everything, the workers first.
 """
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -24,11 +25,13 @@ from temporalio.envconfig import ClientConfigProfile
 from redrive.errors import RedriveError, StackError
 from redrive.settings import Settings
 from starter.stack.account import server_account
+from starter.stack.brokers import RABBITMQ, Brokers, bridge_program
 from starter.stack.child import ChildStatus, Program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
 from starter.stack.postgres_data import end_leftover
+from starter.stack.rabbitmq import BRIDGE_PORT, RABBITMQ_PORT, Programs, RabbitMQ, get_rabbitmq, place_rabbitmq
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
@@ -60,6 +63,7 @@ class Stack:
         ports: Ports | None = None,
         modules: Sequence[str] | None = None,
         workers: int = 1,
+        brokers: Brokers | None = None,
         temporal_binary: Path | None = None,
         postgres_home: Path | None = None,
         shelter: Path = SHELTER,
@@ -68,6 +72,7 @@ class Stack:
         self._ports = ports or Ports()
         self._modules = tuple(self._settings.modules if modules is None else modules)
         self._workers = workers
+        self._brokers = brokers or Brokers()
         self._temporal_binary = temporal_binary
         self._postgres_home = postgres_home
         self._shelter = shelter
@@ -88,7 +93,7 @@ class Stack:
 
     @property
     def children(self) -> dict[str, ChildStatus]:
-        """The status of each child by name: temporal, postgres, worker or worker-1, worker-2, and so on."""
+        """The status of each child by name: temporal, postgres, rabbitmq, worker or worker-1, bridge-rabbitmq."""
         return self._supervisor.statuses
 
     async def wait_changed(self) -> None:
@@ -111,15 +116,22 @@ class Stack:
     async def _start(self) -> None:
         worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
+        rabbitmq_programs = await asyncio.to_thread(get_rabbitmq) if self._brokers.embeds_rabbitmq else None
         self._undo.enter_context(self._state)
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         postgres = self._postgres(postgres_home) if postgres_home else None
-        self._info = self._describe(temporal, postgres)
+        rabbitmq = self._rabbitmq(rabbitmq_programs) if rabbitmq_programs else None
+        self._info = self._describe(temporal, postgres, rabbitmq)
         self._undo.push_async_callback(self._supervisor.stop)
         await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
+        if rabbitmq:
+            await self._supervisor.start(rabbitmq.names_program)
+            await self._supervisor.start(rabbitmq.program)
         await migrate(self._info.database_url.get_secret_value())
         if worker:
             await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
+        if self._brokers.rabbitmq:
+            await self._supervisor.start(self._rabbitmq_bridge(embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -154,6 +166,15 @@ class Stack:
             password=keep_password(self._state, placement.data),
         )
 
+    def _rabbitmq(self, programs: Programs) -> RabbitMQ:
+        return place_rabbitmq(
+            programs,
+            self._state.rabbitmq,
+            lambda what, preferred: self._port(
+                what, self._ports.rabbitmq if preferred == RABBITMQ_PORT else None, preferred
+            ),
+        )
+
     def _hold_shelter(self, placement: Placement) -> None:
         # A state directory that was copied by hand names the same shelter as the one that it was copied from.
         if placement.data.parent != self._state.path:
@@ -164,7 +185,9 @@ class Stack:
         self._undo.callback(reservation.close)
         return reservation.number
 
-    def _describe(self, temporal: TemporalServer | None, postgres: Postgres | None) -> StackInfo:
+    def _describe(
+        self, temporal: TemporalServer | None, postgres: Postgres | None, rabbitmq: RabbitMQ | None
+    ) -> StackInfo:
         database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
         if database_url is None:
             raise StackError("there is no database: set DATABASE_URL")
@@ -175,6 +198,7 @@ class Stack:
             namespace=namespace,
             web_ui=temporal.web_ui if temporal else None,
             database_url=database_url,
+            rabbitmq_url=SecretStr(rabbitmq.url) if rabbitmq else self._brokers.rabbitmq_url,
             task_queue=self._settings.task_queue,
             modules=self._modules,
             workers=(),
@@ -195,6 +219,15 @@ class Stack:
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
         return [worker_program(name, worker, environment, state.ready / name) for name in names]
+
+    def _rabbitmq_bridge(self, *, embedded_temporal: bool) -> Program:
+        state = self._state
+        environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
+        if self.info.rabbitmq_url:
+            environment["RABBITMQ_URL"] = self.info.rabbitmq_url.get_secret_value()
+        if "HTTP_PORT" not in environment:
+            environment["HTTP_PORT"] = str(self._port("the bridge's health", None, BRIDGE_PORT))
+        return bridge_program(RABBITMQ, environment, state.ready / "bridge-rabbitmq")
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

@@ -18,13 +18,14 @@ _LOCK_PATIENCE: Final = 0.3
 
 
 class StackInfo(BaseModel):
-    """Where everything of a running stack is. Dumping it hides the database's password; `stack.json` has it."""
+    """Where everything of a running stack is. Dumping it hides passwords; `stack.json` has them."""
 
     pid: int
     temporal_address: str
     namespace: str
     web_ui: str | None
     database_url: SecretStr
+    rabbitmq_url: SecretStr | None = None
     task_queue: str
     modules: tuple[str, ...]
     workers: tuple[int, ...]
@@ -68,6 +69,11 @@ class StateDirectory:
         return self.path / "postgres"
 
     @property
+    def rabbitmq(self) -> Path:
+        """The directory of RabbitMQ's data."""
+        return self.path / "rabbitmq"
+
+    @property
     def ready(self) -> Path:
         """The directory where workers say that they are ready."""
         return self.path / "ready"
@@ -87,16 +93,18 @@ class StateDirectory:
 
     def write_info(self, info: StackInfo) -> None:
         """Tell others where the stack is, in one step: a reader sees the old file or the new one."""
-        document = info.model_dump(mode="json") | {"database_url": info.database_url.get_secret_value()}
+        secrets = {"database_url": info.database_url, "rabbitmq_url": info.rabbitmq_url}
+        shown = {name: value.get_secret_value() for name, value in secrets.items() if value is not None}
+        document = info.model_dump(mode="json") | shown
         write_private(self.info, json.dumps(document, indent=2) + "\n")
 
     def clear(self) -> None:
         """Remove what the stack has made, and nothing else: a user may keep other things in the directory."""
         with writing(self.path):
-            for path in (self.logs, self.temporal, self.postgres, self.ready):
+            for path in (self.logs, self.temporal, self.postgres, self.rabbitmq, self.ready):
                 if path.exists():
                     shutil.rmtree(path)
-            for path in self.path.glob("postgres.*"):
+            for path in (*self.path.glob("postgres.*"), *self.path.glob("rabbitmq.*")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.info.unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
+from bridges.retry_settings import RetrySettings
 from redrive.contracts import SearchAttribute
 from redrive.settings import Settings
 
@@ -36,11 +37,12 @@ def copied_into_image() -> list[str]:
     return [source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[:-1]]
 
 
-def test_our_services_are_the_migration_and_the_worker() -> None:
-    """The stack runs two commands of ours from one image, tagged with the project's version."""
+def test_our_services_are_the_migration_the_worker_and_the_bridge() -> None:
+    """The stack runs three commands of ours from one image, tagged with the project's version."""
     assert {name: service["command"] for name, service in OURS.items()} == {
         "migrate": ["migrate"],
         "worker": ["worker"],
+        "bridge-rabbitmq": ["bridge", "rabbitmq"],
     }
     assert {service["image"] for service in OURS.values()} == {f"redrive:{PROJECT['version']}"}
 
@@ -48,12 +50,18 @@ def test_our_services_are_the_migration_and_the_worker() -> None:
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
     """A variable that the settings do not know would be ignored in silence."""
-    assert set(OURS[name]["environment"]) <= environment_names(Settings)
+    known = environment_names(Settings) | (environment_names(RetrySettings) if name == "bridge-rabbitmq" else set())
+    assert set(OURS[name]["environment"]) <= known
 
 
 def test_the_worker_can_be_given_every_setting() -> None:
     """A new setting is handed to the worker, or is named here as one that means nothing in a container."""
     assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS
+
+
+def test_the_bridge_can_be_given_every_setting_of_its_own() -> None:
+    """A new setting of the retry scheduler is handed to its container."""
+    assert environment_names(RetrySettings) <= set(OURS["bridge-rabbitmq"]["environment"])
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -84,7 +92,7 @@ def test_ports_are_bound_to_loopback(name: str) -> None:
 def test_passwords_come_from_outside(name: str) -> None:
     """A password has no default: compose refuses to start and says which one is missing."""
     for variable, value in SERVICES[name].get("environment", {}).items():
-        if re.search(r"PASSWORD|PWD|DATABASE_URL", variable):
+        if re.search(r"PASSWORD|PWD|_PASS$|DATABASE_URL|RABBITMQ_URL", variable):
             assert re.search(r"\$\{[A-Z_]+:\?set [A-Z_]+ in \.env\}", value)
 
 
@@ -169,7 +177,8 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
 def test_every_setting_is_documented(name: str) -> None:
     """A setting that is not written down does not exist for those who run Redrive."""
     text = (ROOT / name).read_text()
-    assert [known for known in sorted(environment_names(Settings)) if not re.search(rf"\b{known}\b", text)] == []
+    settings = environment_names(Settings) | environment_names(RetrySettings)
+    assert [known for known in sorted(settings) if not re.search(rf"\b{known}\b", text)] == []
 
 
 def test_environment_example_names_every_variable_of_the_compose_file() -> None:

@@ -10,7 +10,7 @@ import pytest
 from redrive.logs import FIELDS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["redrive", "workflows", "activities", "store", "starter"]
+PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "starter"]
 REQUIREMENTS = ["requirements.txt", "requirements-dev.txt"]
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
@@ -71,7 +71,11 @@ def test_make_help_lists_every_target() -> None:
 
 def test_every_log_event_is_documented() -> None:
     """An event that the code can log has a row in the table, and every row is an event of the code."""
-    sources = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), ROOT / "worker.py"]
+    sources = [
+        *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
+        ROOT / "worker.py",
+        ROOT / "bridge.py",
+    ]
     call = re.compile(r"log\.(?:debug|info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
     logged = {event for path in sources for event in call.findall(path.read_text())}
     rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
@@ -91,11 +95,20 @@ def test_every_metric_is_documented() -> None:
     assert sorted(rows) == sorted(made)
 
 
+def test_every_metric_of_the_retry_scheduler_is_documented() -> None:
+    """The same for the bridge's metrics, whose names are the specification's."""
+    made = re.findall(r"(?:Counter|Gauge|Histogram)\(\s*\"(\w+)\"", (ROOT / "bridges/retry_metrics.py").read_text())
+    rows = re.findall(r"^\| `(retr\w+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(made)
+
+
 def test_every_file_that_the_requirements_name_exists() -> None:
     """The page of requirements proves each by a test, and by files, that are there."""
     page = (ROOT / "docs/requirements.md").read_text()
     named = set(
-        re.findall(r"`((?:tests|redrive|workflows|activities|store|starter|examples|docs|deploy)/[\w./-]+)`", page)
+        re.findall(
+            r"`((?:tests|redrive|workflows|activities|store|bridges|starter|examples|docs|deploy)/[\w./-]+)`", page
+        )
     )
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

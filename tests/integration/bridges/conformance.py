@@ -123,11 +123,10 @@ class BridgeConformance:
         """While nothing can be stored, the bridge takes as many messages as it may hold and leaves the rest."""
         count = lab.most_held + 50
         await lab.send(range(count))
-        async with contextlib.AsyncExitStack() as undo:
-            async with lab.nothing_can_be_safe():
-                await undo.enter_async_context(lab.bridge())
-                await eventually(lambda: _is(lab.held, lab.most_held), within=PATIENCE)
-                assert await lab.owed() == count
+        async with contextlib.AsyncExitStack() as undo, lab.nothing_can_be_safe():
+            await undo.enter_async_context(lab.bridge())
+            await eventually(lambda: _is(lab.held, lab.most_held), within=PATIENCE)
+            assert await lab.owed() == count
 
 
 async def _is(ask: Callable[[], Awaitable[int]], wanted: int) -> bool:

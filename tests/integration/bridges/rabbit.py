@@ -16,7 +16,7 @@ from pamqp import commands
 from bridges.retry_message_pb2 import RetryMessage
 from starter.stack.child import ChildState
 from starter.stack.ports import reserve
-from starter.stack.rabbitmq import CLUSTER_PORT, NAMES_PORT, RABBITMQ_PORT, RabbitMQ, get_rabbitmq, keep_password
+from starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
 from starter.stack.supervisor import Supervisor
 from tests.conftest import eventually
 
@@ -116,14 +116,13 @@ async def rabbitmq_server(directory: Path) -> AsyncIterator[RabbitServer]:
     """Run a server while the block lasts."""
     programs = await asyncio.to_thread(get_rabbitmq)
     with contextlib.ExitStack() as undo:
-        reservations = [
-            reserve("RabbitMQ", asked=None, preferred=port) for port in (RABBITMQ_PORT, CLUSTER_PORT, NAMES_PORT)
-        ]
-        for reservation in reservations:
+
+        def choose(what: str, preferred: int) -> int:
+            reservation = reserve(what, asked=None, preferred=preferred)
             undo.callback(reservation.close)
-        home = directory / "rabbitmq"
-        ports = (reservation.number for reservation in reservations)
-        server = RabbitMQ(programs, home, keep_password(home), *ports)
+            return reservation.number
+
+        server = place_rabbitmq(programs, directory / "rabbitmq", choose)
         supervisor = Supervisor(directory)
         try:
             await supervisor.start(server.names_program)

@@ -18,6 +18,7 @@ from temporalio.workflow import NondeterminismError
 
 from redrive.contracts import Workflow
 from worker import WORKFLOWS, workflow_runner
+from workflows.retry_sweep import RetrySweep
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
 RUNS = {
@@ -46,6 +47,17 @@ LETTERS = {
     "letter_continued_when_parked_1",
     "letter_continued_when_parked_2",
 }
+
+SWEEPS = {"retry_sweep_1", "retry_sweep_2"}
+
+
+@workflow.defn(name=Workflow.RETRY_SWEEP, sandboxed=False)
+class ChangedSweep:
+    """A sweep that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
 
 
 @workflow.defn(name=Workflow.MODULE_RUN, sandboxed=False)
@@ -80,21 +92,22 @@ def history(file: Path) -> WorkflowHistory:
 
 
 def test_there_is_a_history_of_every_kind() -> None:
-    """None of the stored histories of runs and dead letters is lost unnoticed."""
-    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS
+    """None of the stored histories is lost unnoticed."""
+    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS | SWEEPS
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_stored_history_replays(file: Path) -> None:
     """The workflow code, sandbox and converter of the worker take the same decisions again."""
-    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
+    workflows = [*WORKFLOWS, RetrySweep]
+    replayer = Replayer(workflows=workflows, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
     await replayer.replay_workflow(history(file))
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
-    replayer = Replayer(workflows=[ChangedRun, ChangedLetter], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[ChangedRun, ChangedLetter, ChangedSweep], data_converter=pydantic_data_converter)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(history(file))
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import asyncpg
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
@@ -25,11 +24,11 @@ from bridges.retry_settings import RetrySettings
 from bridges.retry_sweep import HEARTBEAT_INTERVAL, RetrySweeper, SweepActivities
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT, SweepOrder, Workflow
-from redrive.errors import RedriveError, Unavailable
+from redrive.errors import RedriveError
 from redrive.logs import configure_logging, get_logger
 from redrive.redaction import Redactor
 from redrive.settings import Settings, read_environment, read_settings
-from store.database import Database
+from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
 from worker import connect_patiently, workflow_runner
 from workflows.retry_sweep import RetrySweep
@@ -113,7 +112,7 @@ class RabbitBridge:
         while True:
             try:
                 self.metrics.depth(await depth(await self._database.pool(), self._tenant))
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable) as error:
+            except DATABASE_ERRORS as error:
                 self.health.down(DATABASE, str(error) or type(error).__name__)
             else:
                 self.health.up(DATABASE)

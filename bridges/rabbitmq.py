@@ -24,7 +24,7 @@ from bridges.retry_settings import RetrySettings
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
 from redrive.redaction import Redactor
-from store.database import Database
+from store.database import DATABASE_ERRORS, Database
 from store.dead_messages import NewDeadMessage, put_dead
 from store.retry_queue import NewRetry, put_retries
 from store.tenancy import transaction
@@ -37,7 +37,6 @@ BROKER: Final = "rabbitmq"
 DATABASE: Final = "postgres"
 # What a row itself is to blame for. Anything else is the database's trouble, and passes.
 _BAD_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-_DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable)
 
 Inbox = asyncio.Queue[DeliveredMessage | None]
 
@@ -169,7 +168,7 @@ class RetryIngest:
                 await self._store(batch)
             except _BAD_ROW as error:
                 await self._store_apart(batch, error)
-            except _DATABASE_ERRORS as error:
+            except DATABASE_ERRORS as error:
                 why = str(error) or type(error).__name__
                 self._health.down(DATABASE, why)
                 log.warning("bridge.waiting", source=DATABASE, error=why, error_type=type(error).__name__)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, cast
 
-import asyncpg
 from aiormq import Channel
 from aiormq.abc import AbstractConnection
 from aiormq.exceptions import DeliveryError, PublishError
@@ -25,7 +24,7 @@ from bridges.retry_settings import RetrySettings
 from redrive.contracts import Activity, SweepOrder
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
-from store.database import Database
+from store.database import DATABASE_ERRORS, Database
 from store.dead_messages import mark_replayed, put_dead
 from store.retry_queue import DueRetry, PutBack, Sent, put_back, remove, take_due
 from store.tenancy import Connection, transaction
@@ -69,16 +68,17 @@ class RetrySweeper:
                 return sum(await _all_or_none(lanes))
         except BROKER_ERRORS as error:
             raise Unavailable(f"RabbitMQ went away: {reason(error)}") from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise Unavailable(f"the database did not do it: {error}") from error
 
     async def _lane(self, connection: AbstractConnection, tenant: str, stop: asyncio.Event) -> int:
         # Its interface does not know `wait`: without it, each message would wait for the socket alone.
         channel = cast("Channel", await connection.channel(publisher_confirms=True, on_return_raises=True))
         sent = 0
         while not stop.is_set():
-            async with asyncio.timeout(2 * PATIENCE):
-                count = await self._batch(channel, tenant)
+            try:
+                async with asyncio.timeout(2 * PATIENCE):
+                    count = await self._batch(channel, tenant)
+            except DATABASE_ERRORS as error:
+                raise Unavailable(f"a batch was not done: {type(error).__name__} {error}") from error
             sent += count
             if count < BATCH:
                 with contextlib.suppress(TimeoutError):

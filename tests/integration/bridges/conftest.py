@@ -12,21 +12,28 @@ from pydantic import SecretStr
 
 from bridges.retry_settings import RetrySettings
 from redrive.errors import StackError
-from starter.stack.rabbitmq import WHAT_TO_DO
+from starter.stack.rabbitmq import Programs, get_rabbitmq
 from tests.integration.bridges.rabbit import RabbitServer, rabbitmq_server
 
 
 @pytest.fixture(scope="session")
-async def rabbitmq() -> AsyncIterator[RabbitServer]:
-    """A real RabbitMQ. Where it cannot be had: a failure in CI, a skip elsewhere."""
+def rabbitmq_programs() -> Programs:
+    """RabbitMQ, installed when it is missing. Where it cannot be had: a failure in CI, a skip elsewhere."""
+    try:
+        return get_rabbitmq()
+    except StackError as error:
+        reason = f"skipped: no RabbitMQ ({error})"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+async def rabbitmq(rabbitmq_programs: Programs) -> AsyncIterator[RabbitServer]:
+    """A real RabbitMQ."""
     with tempfile.TemporaryDirectory() as directory:
-        try:
-            async with rabbitmq_server(Path(directory)) as server:
-                yield server
-        except StackError as error:
-            if str(error) != WHAT_TO_DO or os.environ.get("CI"):
-                raise
-            pytest.skip(f"skipped: no RabbitMQ ({error})")
+        async with rabbitmq_server(Path(directory)) as server:
+            yield server
 
 
 @dataclass(frozen=True)

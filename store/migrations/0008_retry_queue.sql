@@ -49,5 +49,7 @@ ALTER TABLE redrive.retry_queue ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.dead_messages ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON redrive.retry_queue USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
 CREATE POLICY tenant ON redrive.dead_messages USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
+-- A deletion has no check of its own: who reads all tenants must not be able to delete from them.
+CREATE POLICY own_deletions ON redrive.retry_queue AS RESTRICTIVE FOR DELETE USING (redrive.is_own(tenant));
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.retry_queue TO redrive_app;
 GRANT SELECT, INSERT, UPDATE ON redrive.dead_messages TO redrive_app;

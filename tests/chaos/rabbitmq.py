@@ -130,7 +130,7 @@ async def _one(kind: str, words: argparse.Namespace, state: Path, stack: Stack, 
         review_queue=case.review_queue,
     )
     client = await connect_temporal(Settings(temporal_address=stack.info.temporal_address))
-    folder = state / kind
+    folder = state / f"bridges-{kind}"
     folder.mkdir()
     async with bridges(words.bridges, environment, kind, folder, client) as running, case.receiving():
         seconds = clock()

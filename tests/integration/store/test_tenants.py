@@ -9,11 +9,15 @@ import asyncpg
 import pytest
 
 from store import dead_letters
-from store.tenancy import Connection, Pool
+from store.dead_messages import put_dead
+from store.retry_queue import put_retries
+from store.tenancy import Connection, Pool, transaction
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
+from tests.integration.store.retries import new_dead, new_retry
 from tests.integration.store.test_dead_letters import Owner
 
 TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts"]
+TABLES += ["retry_queue", "dead_messages"]
 
 
 @contextlib.asynccontextmanager
@@ -34,6 +38,9 @@ async def filled(pool: Pool, tenant: str) -> str:
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    async with transaction(pool, tenant) as connection:
+        await put_retries(connection, tenant, [new_retry()])
+        await put_dead(connection, tenant, "retry.scheduled", [new_dead()])
     return tenant
 
 
@@ -89,7 +96,16 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts"])
+async def test_rows_of_others_are_not_deleted(pool: Pool, filled: str) -> None:
+    """The one table that the application deletes from gives up the rows of its own tenant only."""
+    for setting in (None, "", "another", "*"):
+        async with _as(pool, setting) as connection:
+            assert await connection.execute("DELETE FROM retry_queue") == "DELETE 0"
+    async with _as(pool, filled) as connection:
+        assert await connection.execute("DELETE FROM retry_queue") == "DELETE 1"
+
+
+@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", "retry_queue", "dead_messages"])
 async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
     """An update reaches no row of another tenant, and gives none away."""
     async with _as(pool, "another") as connection:
@@ -125,6 +141,8 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "DELETE FROM dead_letters",
         "DELETE FROM runs",
         "DELETE FROM alerts",
+        "DELETE FROM dead_messages",
+        "TRUNCATE retry_queue",
         "TRUNCATE dead_letters CASCADE",
         "DROP TABLE alerts",
         "ALTER TABLE dead_letters DISABLE ROW LEVEL SECURITY",

@@ -199,9 +199,20 @@ class SweepActivities:
         stop = asyncio.Event()
         log.info("sweep.started", tenant_id=order.tenant)
         async with _heartbeats(), _ending(stop, order.shift.total_seconds()):
-            sent = await self._sweeper.sweep(order.tenant, stop)
+            sent = await _finishing(asyncio.create_task(self._sweeper.sweep(order.tenant, stop)), stop)
         log.info("sweep.ended", tenant_id=order.tenant, count=sent)
         return sent
+
+
+async def _finishing(sweep: asyncio.Task[int], stop: asyncio.Event) -> int:
+    """Wait for the sweep. Canceled, let it finish the batch in hand: cut off, it would be sent a second time."""
+    try:
+        return await asyncio.shield(sweep)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({sweep}, timeout=PATIENCE)
+        sweep.cancel()
+        raise
 
 
 @contextlib.asynccontextmanager

@@ -212,6 +212,7 @@ async def _finishing(sweep: asyncio.Task[int], stop: asyncio.Event) -> int:
         stop.set()
         await asyncio.wait({sweep}, timeout=PATIENCE)
         sweep.cancel()
+        await asyncio.gather(sweep, return_exceptions=True)
         raise
 
 

@@ -130,7 +130,9 @@ async def _send(channel: AbstractChannel, due: float) -> None:
 _FILL = """
     INSERT INTO redrive.retry_queue (tenant, message_id, original_payload, original_queue, error_reason, next_retry_at)
     SELECT $1, gen_random_uuid(), convert_to(extract(epoch FROM due)::text, 'UTF8'), $2, 'no answer', due
-    FROM (SELECT now() + $3::interval + $4::interval * number AS due FROM generate_series(1, $5::integer) AS number) AS given
+    FROM (
+        SELECT now() + $3::interval + $4::interval * number AS due FROM generate_series(1, $5::integer) AS number
+    ) AS given
 """
 
 

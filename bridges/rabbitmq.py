@@ -66,6 +66,7 @@ class RetryIngest:
     ) -> None:
         self._url = url
         self._settings = settings
+        self._policy = settings.policy
         self._database = database
         self._tenant = tenant
         self._metrics = metrics
@@ -141,12 +142,11 @@ class RetryIngest:
         return [self._read(message) for message in taken]
 
     def _read(self, message: DeliveredMessage) -> _Read:
-        settings = self._settings
         try:
             retry = read_retry(
                 message.body,
-                policy=settings.policy,
-                default_max_retries=settings.default_max_retries,
+                policy=self._policy,
+                default_max_retries=self._settings.default_max_retries,
                 now=datetime.now(UTC),
                 draw=random.random(),  # noqa: S311  # a jitter, not a secret
                 redactor=self._redactor,

@@ -56,6 +56,7 @@ class RetrySweeper:
     def __init__(self, url: str, settings: RetrySettings, database: Database, metrics: RetryMetrics) -> None:
         self._url = url
         self._settings = settings
+        self._policy = settings.policy
         self._database = database
         self._metrics = metrics
 
@@ -145,7 +146,7 @@ class RetrySweeper:
 
     def _put_back(self, result: _Result) -> PutBack:
         draw = random.random()  # noqa: S311  # a jitter, not a secret
-        delay = self._settings.policy.delay(result.retry.retry_count + 2, draw)
+        delay = self._policy.delay(result.retry.retry_count + 2, draw)
         return PutBack(id=result.retry.id, reason=result.refusal or "", delay=delay)
 
     def _count(self, results: Sequence[_Result], sent: Sequence[Sent]) -> None:

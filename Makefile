@@ -5,10 +5,10 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench memory chaos clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory chaos chaos-bridges clean setup
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Show real runs on a real stack, in under a minute
 	$(PYTHON) run.py demo
@@ -41,12 +41,18 @@ bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal
 	$(BIN)/python -m tests.bench.dead_letters
 	$(BIN)/python -m tests.bench.keys
 
+bench-bridges: setup ## Measure the retry scheduler beside Celery on the same RabbitMQ (about 5 minutes)
+	$(BIN)/python -m tests.bench.rabbitmq
+
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
 	$(BIN)/python -m tests.bench.parked_memory
 
 chaos: setup ## Kill workers and servers under a thousand dying runs, their replays, and starts with one key (up to 14 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
+
+chaos-bridges: setup ## Kill all that the retry scheduler needs, each under 10,000 messages (about 5 minutes)
+	$(BIN)/python -m tests.chaos.rabbitmq
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -29,6 +29,13 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
+class Broker(StrEnum):
+    """Brokers that there is a bridge from: its command, its server in a stack, its address in `stack.json`."""
+
+    REDIS = "redis"
+    RABBITMQ = "rabbitmq"
+
+
 class Workflow(StrEnum):
     """Names of workflow types."""
 
@@ -38,6 +45,7 @@ class Workflow(StrEnum):
     DEAD_LETTER = "DeadLetter"
     EXPIRE_KEYS = "ExpireKeys"
     ALERT_FOLLOW_UP = "AlertFollowUp"
+    RETRY_SWEEP = "RetrySweep"
 
 
 class Activity(StrEnum):
@@ -55,6 +63,7 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    SWEEP_RETRIES = "sweep_retries"
     TAKE_HELD_BACK = "take_held_back"
     EXPIRE_KEYS = "expire_keys"
 
@@ -364,3 +373,10 @@ class AttemptError(Message):
     error_type: str
     stack: str = ""
     generation: str = ""
+
+
+class SweepOrder(Message):
+    """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
+
+    tenant: str
+    shift: timedelta = timedelta(minutes=10)

@@ -3,6 +3,7 @@
 It comes with a name server (epmd) that it would leave behind as a daemon: ours is a child like the others.
 """
 
+import asyncio
 import os
 import secrets
 import shutil
@@ -14,12 +15,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import aio_pika
-from aio_pika.exceptions import AMQPException
+import aiormq
+from aiormq.exceptions import AMQPError
 
 from redrive.errors import StackError
 from starter.stack.child import Program
-from starter.stack.ports import LOOPBACK, listens
+from starter.stack.ports import LOOPBACK, ChoosePort, listens
 from starter.stack.state import write_private, writing
 
 RABBITMQ_PORT: Final = 5672
@@ -34,6 +35,7 @@ _INSTALLATIONS: Final = Path("/usr/lib/rabbitmq/lib")
 _NAME_SERVERS: Final = (Path("/usr/bin/epmd"), Path("/usr/lib/erlang/bin/epmd"))
 _SERVICE_POLICY: Final = Path("/usr/sbin/policy-rc.d")
 _INSTALL_PATIENCE: Final = 240
+_SIGN_IN_PATIENCE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,12 @@ class RabbitMQ:
         return f"amqp://{_USER}:{self.password}@{LOOPBACK}:{self.port}/"
 
     @property
-    def names_program(self) -> Program:
-        """The name server as a child: RabbitMQ does not start without one."""
+    def children(self) -> list[Program]:
+        """The name server, without which RabbitMQ does not start, and the server."""
+        return [self._names_child, self._server_child]
+
+    @property
+    def _names_child(self) -> Program:
         return Program(
             name="rabbitmq-names",
             title="RabbitMQ's name server",
@@ -73,8 +79,7 @@ class RabbitMQ:
         )
 
     @property
-    def program(self) -> Program:
-        """The server as a child."""
+    def _server_child(self) -> Program:
         return Program(
             name="rabbitmq",
             title="RabbitMQ",
@@ -130,14 +135,27 @@ class RabbitMQ:
         if not await listens(self.port):
             return False
         try:
-            connection = await aio_pika.connect(self.url, timeout=2)
-            await connection.close()
-        except (AMQPException, OSError, TimeoutError):
+            async with asyncio.timeout(_SIGN_IN_PATIENCE):
+                connection = await aiormq.connect(self.url)
+                await connection.close()
+        except (AMQPError, OSError, TimeoutError):
             return False
         return True
 
     async def _names_are_served(self) -> bool:
         return await listens(self.names_port)
+
+
+def place_rabbitmq(programs: Programs, directory: Path, asked: int | None, choose_port: ChoosePort) -> RabbitMQ:
+    """Put a server together, on the port that was asked for, if one was."""
+    return RabbitMQ(
+        programs=programs,
+        directory=directory,
+        password=keep_password(directory),
+        port=choose_port("RabbitMQ", asked, RABBITMQ_PORT),
+        cluster_port=choose_port("RabbitMQ's cluster", None, CLUSTER_PORT),
+        names_port=choose_port("RabbitMQ's name server", None, NAMES_PORT),
+    )
 
 
 def keep_password(directory: Path) -> str:

@@ -68,6 +68,11 @@ WRONG = [
     ("modules extra", "too many: extra"),
     ("up --workers -1", "--workers"),
     ("up --temporal-port 99999", "--temporal-port"),
+    ("up --with kafka", "--with 'kafka': not a broker that comes along"),
+    ("messages list --status bogus", '"replaying"'),
+    ("messages replay 7", "--reason"),
+    ("messages discard 7", "--reason"),
+    ("bridge bogus", "rabbitmq"),
 ]
 
 
@@ -199,6 +204,7 @@ COMMANDS = [
     ),
     *("run start", "run status", "run list", "run cancel", "run continue"),
     *("dlq list", "dlq show", "dlq replay", "dlq resolve", "dlq discard", "dlq restart", "dlq watch", "dlq stats"),
+    *("messages list", "messages show", "messages replay", "messages discard", "bridge rabbitmq"),
 ]
 
 

@@ -97,7 +97,7 @@ async def command(
     worker = await command.start("worker", REDRIVE_READY_FILE=str(directory / "worker"))
     draining = asyncio.create_task(worker.communicate())
     try:
-        await eventually(lambda: _exists(directory / "worker"))
+        await eventually(lambda: _exists(directory / "worker"), within=90)
         yield command
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -108,7 +108,7 @@ async def command(
 async def _bridge(command: CommandLine, ready: Path) -> Process:
     """Start a bridge, and wait until it takes entries."""
     process = await command.start("bridge", "redis", REDRIVE_READY_FILE=str(ready))
-    await eventually(lambda: _exists(ready))
+    await eventually(lambda: _exists(ready), within=90)
     return process
 
 
@@ -134,8 +134,8 @@ async def test_killed_bridge_loses_nothing_and_projects_nothing_twice(desk: Desk
     """Two bridges share events, each sent twice; one is killed while it holds some. All are projected once."""
     victim = await _bridge(desk.command, tmp_path / "victim")
     count = await _send_and_kill(desk, victim)
-    await eventually(desk.is_done, within=60)
-    await eventually(lambda: _projected(desk, count), within=60)
+    await eventually(desk.is_done, within=90)
+    await eventually(lambda: _projected(desk, count), within=90)
     assert desk.lines("count-visits") == desk.lines("greet-visitor") == list(range(count))
     document = await desk.events("list", "--tenant", desk.tenant, "--limit", "1000")
     assert len(document["events"]) == count
@@ -166,11 +166,11 @@ async def test_failed_projectors_are_replayed_by_the_replay_script(desk: Desk) -
     (desk.folder / "count-visits.broken").touch()
     for n in range(3):
         await desk.emit(f"broken:{n}", n=n, password="hunter2")
-    failed = await eventually(lambda: _failed(desk, 3))
+    failed = await eventually(lambda: _failed(desk, 3), within=90)
     (desk.folder / "count-visits.broken").unlink()
     answer = await desk.events("replay", "--status", "failed", "--tenant", desk.tenant, "--limit", "100", "--yes")
     assert (answer["accepted"], answer["refused"]) == (3, 0)
-    await eventually(lambda: _projected(desk, 3))
+    await eventually(lambda: _projected(desk, 3), within=90)
     one = failed[0]
     shown = await desk.command(
         "events", "replay", "--event-id", one, "--projectors", "greet-visitor", "--reason", "again", "--yes", "--wait"
@@ -193,7 +193,7 @@ async def test_dead_events_are_listed_shown_replayed_and_discarded(desk: Desk) -
     """What cannot become a run is there for the operator: why, the message, a replay that says no, and its end."""
     lost = {"dedupeKey": "x", "type": "visit.lost", "source": "tests", "tenant": desk.tenant}
     await desk.put(json.dumps(lost))
-    await eventually(desk.is_done)
+    await eventually(desk.is_done, within=90)
     document = await desk.events("dead", "--tenant", desk.tenant, "--status", "pending")
     (dead,) = document["dead_events"]
     assert dead["error_type"] == "UnknownPipeline"

@@ -13,7 +13,7 @@ from tests.chaos.retry_scene import bridge_environment, bridges
 from tests.integration.bridges.rabbit import RabbitServer
 
 SHARE = 120
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 async def test_killed_sweep_and_restarted_broker_lose_nothing(

@@ -119,7 +119,11 @@ async def test_message_comes_back_to_its_queue_with_its_id_and_the_count(running
     assert properties.message_id == str(uuid.uuid5(uuid.NAMESPACE_OID, f"{running.names.tenant}7"))
     assert properties.headers == {"x-retry-count": 2, "x-max-retries": 3}
     assert properties.delivery_mode == 2
-    assert await running.waiting() == 0
+
+    async def gone() -> bool:
+        return await running.waiting() == 0
+
+    await eventually(gone, within=PATIENCE)
 
 
 async def test_message_waits_as_the_curve_says(settings: Settings, rabbitmq: RabbitServer, names: Names) -> None:

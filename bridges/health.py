@@ -77,7 +77,7 @@ async def serving(app: Starlette, port: int, variable: str) -> AsyncIterator[int
     except OSError as error:
         raise InvalidInput(f"{variable}={port}: cannot listen there ({error.strerror}); set another port") from None
     with listener:
-        server = _Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        server = _Server(uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, lifespan="off"))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]

@@ -12,7 +12,7 @@ WORKDIR /app
 COPY requirements.txt ./
 RUN pip install --require-hashes -r requirements.txt
 
-COPY pyproject.toml README.md LICENSE worker.py ./
+COPY pyproject.toml README.md LICENSE worker.py bridge.py ./
 COPY redrive redrive
 COPY workflows workflows
 COPY activities activities

@@ -5,10 +5,10 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench memory chaos chaosbulk clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory chaos chaos-bridges chaos-bulk clean setup
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Show real runs on a real stack, in under a minute
 	$(PYTHON) run.py demo
@@ -41,6 +41,9 @@ bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal
 	$(BIN)/python -m tests.bench.dead_letters
 	$(BIN)/python -m tests.bench.keys
 
+bench-bridges: setup ## Measure the retry scheduler beside Celery on the same RabbitMQ (about 5 minutes)
+	$(BIN)/python -m tests.bench.rabbitmq
+
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
 	$(BIN)/python -m tests.bench.parked_memory
 
@@ -48,7 +51,10 @@ chaos: setup ## Kill workers and servers under a thousand dying runs, their repl
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
 
-chaosbulk: setup ## Kill workers and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
+chaos-bridges: setup ## Kill all that the retry scheduler needs, each under 10,000 messages (about 5 minutes)
+	$(BIN)/python -m tests.chaos.rabbitmq
+
+chaos-bulk: setup ## Kill workers and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk
 
 clean: ## Remove environments and caches; the state in .redrive stays

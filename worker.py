@@ -161,7 +161,7 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
     """Connect and run a worker for as long as the context lasts."""
     runtime = _runtime(settings)
     metrics = Metrics(runtime.metric_meter) if runtime else Metrics()
-    client = await _connect(settings, runtime)
+    client = await connect_patiently(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
             worker = build_worker(client, http, database, settings=settings, registry=registry, metrics=metrics)
@@ -187,7 +187,7 @@ def _runtime(settings: Settings) -> Runtime | None:
         raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
 
 
-async def _connect(settings: Settings, runtime: Runtime | None) -> Client:
+async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
     """Wait for Temporal: a worker that starts before it, or while it restarts, has nothing better to do."""
     while True:
         try:

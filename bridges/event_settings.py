@@ -6,8 +6,8 @@ from typing import Annotated, Final
 from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from redrive.connection import embedded_redis
-from redrive.contracts import DEFAULT_TENANT, Name, Text255
+from redrive.connection import embedded_broker
+from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
 from redrive.settings import Settings
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
@@ -42,4 +42,4 @@ class EventSettings(BaseSettings):
         """Return where Redis is: as set, or that of the stack of this directory, or the usual place."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
-        return embedded_redis(settings.state_dir) or DEFAULT_URL
+        return embedded_broker(settings.state_dir, Broker.REDIS) or DEFAULT_URL

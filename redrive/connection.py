@@ -12,6 +12,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
 from temporalio.runtime import Runtime
 
+from redrive.contracts import Broker
 from redrive.errors import Unavailable
 from redrive.settings import Settings
 
@@ -77,14 +78,16 @@ def embedded_address(state_dir: Path) -> str | None:
     return _embedded(state_dir, "temporal_address")
 
 
-def embedded_redis(state_dir: Path) -> str | None:
-    """Return the address of the embedded Redis that was started from this directory, if one was."""
-    return _embedded(state_dir, "redis_url")
+def embedded_broker(state_dir: Path, broker: Broker) -> str | None:
+    """Return the address of a broker of the stack that was started from this directory, if it has one."""
+    return _embedded(state_dir, "brokers", broker)
 
 
-def _embedded(state_dir: Path, name: str) -> str | None:
+def _embedded(state_dir: Path, *names: str) -> str | None:
     try:
-        value = json.loads((state_dir / STACK_FILE).read_text())[name]
+        value = json.loads((state_dir / STACK_FILE).read_text())
+        for name in names:
+            value = value[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None if value is None else str(value)

@@ -29,6 +29,13 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
+class Broker(StrEnum):
+    """Brokers that there is a bridge from: its command, its server in a stack, its address in `stack.json`."""
+
+    REDIS = "redis"
+    RABBITMQ = "rabbitmq"
+
+
 class Workflow(StrEnum):
     """Names of workflow types."""
 
@@ -43,6 +50,7 @@ class Workflow(StrEnum):
     APPROVE_BULK = "ApproveBulk"
     DESCRIBE_BULK = "DescribeBulk"
     LIST_BULK_ITEMS = "ListBulkItems"
+    RETRY_SWEEP = "RetrySweep"
 
 
 class Activity(StrEnum):
@@ -60,6 +68,7 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    SWEEP_RETRIES = "sweep_retries"
     TAKE_HELD_BACK = "take_held_back"
     EXPIRE_KEYS = "expire_keys"
     PLAN_BULK = "plan_bulk"
@@ -386,3 +395,10 @@ class AttemptError(Message):
     error_type: str
     stack: str = ""
     generation: str = ""
+
+
+class SweepOrder(Message):
+    """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
+
+    tenant: str
+    shift: timedelta = timedelta(minutes=10)

@@ -77,8 +77,10 @@ def read_environment(kind: type[Kind], **changes: Any) -> Kind:
         return kind(**changes)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place, *inside = (str(part) for part in first["loc"])
-        raise InvalidInput(f"{'.'.join([_variable(place), *inside])}: {first['msg']}") from error
+        place = [str(part) for part in first["loc"]]
+        # What concerns several settings has no place; its message names them.
+        where = f"{'.'.join([_variable(place[0]), *place[1:]])}: " if place else ""
+        raise InvalidInput(f"{where}{first['msg']}") from error
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         name = _variable(_alias(kind, field[1])) if field else error

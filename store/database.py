@@ -1,11 +1,23 @@
 """The database of a process: connected to when it is first needed, so that only what uses it waits for it."""
 
 import asyncio
+from typing import Final
 
+import asyncpg
+
+from redrive.errors import Unavailable
 from store.pool import open_pool
 from store.tenancy import Pool
 
 _CLOSE_TIMEOUT = 5.0
+# What a database that is away, or goes away under a statement, raises. A time-out is an OSError.
+DATABASE_ERRORS: Final = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    Unavailable,
+)
 
 
 class Database:

@@ -15,16 +15,20 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
+from redrive.contracts import Broker
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.signals import until_signalled
 from starter.stack.brokers import chosen_brokers
 from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports
+from starter.stack.rabbitmq import RABBITMQ_PORT
+from starter.stack.redis import REDIS_PORT
 from starter.stack.stack import Stack, wipe
 from starter.terminal import console
 
 _PORT = Number(gte=1, lte=65535)
+_BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
 _STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
 
 
@@ -36,6 +40,7 @@ async def up(
     ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     redis_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    rabbitmq_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     brokers: Annotated[str, Parameter(name="--with")] = "",
     fresh: bool = False,
     yes: bool = False,
@@ -53,6 +58,8 @@ async def up(
 
     `redrive up --with redis` runs a Redis, too, and makes runs of the events on its stream.
 
+    `redrive up --with redis,rabbitmq` runs a RabbitMQ, too, and the retry scheduler on it.
+
     Parameters
     ----------
     modules
@@ -68,8 +75,11 @@ async def up(
         Port of PostgreSQL; without it 15432, or any free one.
     redis_port
         Port of Redis; without it 6379, or any free one.
+    rabbitmq_port
+        Port of RabbitMQ; without it 5672, or any free one.
     brokers
-        Brokers to run beside, each with its bridge: `redis`. With REDIS_URL set, the bridge alone, on that server.
+        Brokers to run beside, each with its bridge, with commas between: `redis`, and `rabbitmq`, which is installed
+        when it is missing and can be. With REDIS_URL or RABBITMQ_URL set, the bridge alone, on that server.
     fresh
         Forget everything first: all runs and records. Asks before it does.
     yes
@@ -78,7 +88,8 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port, redis=redis_port)
+    broker_ports = {Broker.REDIS: redis_port, Broker.RABBITMQ: rabbitmq_port}
+    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port, brokers=broker_ports)
     stack = Stack(settings, ports=ports, workers=workers, brokers=chosen_brokers(brokers))
     console.print("starting …")
     async with _shown(stack), until_signalled(), stack:
@@ -117,9 +128,12 @@ def print_addresses(stack: Stack) -> None:
 
 
 def _broker_rows(stack: Stack) -> list[tuple[str, str]]:
-    url = stack.info.redis_url
-    place = urlsplit(url.get_secret_value()) if url else None
-    return [("Redis", f"{place.hostname}:{place.port or 6379}")] if place else []
+    rows = []
+    for broker, url in stack.info.brokers.items():
+        title, port = _BROKERS[broker]
+        place = urlsplit(url.get_secret_value())
+        rows.append((title, f"{place.hostname}:{place.port or port}"))
+    return rows
 
 
 @contextlib.asynccontextmanager

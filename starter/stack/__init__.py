@@ -6,6 +6,7 @@
     temporal_server.py  the Temporal dev server as a program
     postgres.py         PostgreSQL as a program; placement.py says where its files lie, account.py who runs it
     redis.py            Redis as a program
+    rabbitmq.py         RabbitMQ as a program, installed when it is missing and can be
     workers.py          the worker processes as programs; brokers.py has the bridges
     ports.py            which port a server gets
 

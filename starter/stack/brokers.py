@@ -2,49 +2,88 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import SecretStr
 
 from bridges.event_settings import EventSettings
+from bridges.retry_settings import RetrySettings
+from redrive.contracts import Broker
 from redrive.settings import read_environment
 from starter.errors import WrongUsage
 from starter.stack.child import Program
+from starter.stack.ports import ChoosePort
+from starter.stack.rabbitmq import get_rabbitmq, place_rabbitmq
+from starter.stack.redis import find_redis, place_redis
 
-REDIS: Final = "redis"
-_KNOWN: Final = (REDIS,)
+# The bridge from RabbitMQ serves its health and metrics there.
+_HEALTH_VARIABLE: Final = "HTTP_PORT"
+_HEALTH_PORT: Final = 8086
+
+# The brokers that a stack has a bridge from, with the address of each that is a server of the user's own.
+Brokers = Mapping[Broker, SecretStr | None]
 
 
-@dataclass(frozen=True)
-class Brokers:
-    """Which brokers a stack has a bridge from. An address is that of a server of the user's own."""
-
-    redis: bool = False
-    redis_url: SecretStr | None = None
+class BrokerServer(Protocol):
+    """A broker that the stack runs itself."""
 
     @property
-    def embeds_redis(self) -> bool:
-        """Tell whether the stack runs a Redis itself."""
-        return self.redis and self.redis_url is None
+    def url(self) -> str:
+        """The address for clients."""
+
+    @property
+    def children(self) -> Sequence[Program]:
+        """Its programs; each is started when those before it are ready."""
+
+
+# Puts a server together: in this directory, on the port that was asked for, others as they are chosen.
+PlaceServer = Callable[[Path, int | None, ChoosePort], BrokerServer]
 
 
 def chosen_brokers(names: str) -> Brokers:
     """Read `redis` and the like, with commas between."""
     chosen = {name.strip() for name in names.split(",") if name.strip()}
-    for name in sorted(chosen - set(_KNOWN)):
-        raise WrongUsage(f"--with {name!r}: not a broker that comes along; there are: {', '.join(_KNOWN)}")
-    redis_url = read_environment(EventSettings).redis_url if REDIS in chosen else None
-    return Brokers(redis=REDIS in chosen, redis_url=redis_url)
+    for name in sorted(chosen - set(Broker)):
+        raise WrongUsage(f"--with {name!r}: not a broker that comes along; there are: {', '.join(Broker)}")
+    return {broker: _own_server(broker) for broker in Broker if broker in chosen}
 
 
-def bridge_program(broker: str, environment: Mapping[str, str], ready_file: Path) -> Program:
+def _own_server(broker: Broker) -> SecretStr | None:
+    if broker is Broker.REDIS:
+        return read_environment(EventSettings).redis_url
+    return read_environment(RetrySettings).rabbitmq_url
+
+
+async def find_servers(brokers: Brokers) -> dict[Broker, PlaceServer]:
+    """Find the programs of the brokers that are the stack's own; one that is missing may be installed."""
+    return {broker: await asyncio.to_thread(_find, broker) for broker, url in brokers.items() if url is None}
+
+
+def _find(broker: Broker) -> PlaceServer:
+    if broker is Broker.REDIS:
+        return partial(place_redis, find_redis())
+    return partial(place_rabbitmq, get_rabbitmq())
+
+
+def bridge_environment(
+    broker: Broker, url: SecretStr, worker: Mapping[str, str], choose_port: ChoosePort
+) -> dict[str, str]:
+    """Build the environment that leads a bridge to the stack's servers, from that of a worker."""
+    environment = {**worker, f"{broker.upper()}_URL": url.get_secret_value()}
+    if broker is Broker.RABBITMQ and _HEALTH_VARIABLE not in environment:
+        environment[_HEALTH_VARIABLE] = str(choose_port("the bridge's health", None, _HEALTH_PORT))
+    return environment
+
+
+def bridge_program(broker: Broker, environment: Mapping[str, str], ready: Path) -> Program:
     """Describe a bridge; it is ready when it has written the file that REDRIVE_READY_FILE names."""
+    name = f"bridge-{broker}"
+    ready_file = ready / name
     return Program(
-        name=f"bridge-{broker}",
+        name=name,
         title=f"the bridge from {broker}",
         command=[sys.executable, "-m", "starter.cli", "bridge", broker],
         environment={**environment, "REDRIVE_READY_FILE": str(ready_file)},

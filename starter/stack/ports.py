@@ -4,10 +4,15 @@ import asyncio
 import contextlib
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+from redrive.contracts import Broker
 from redrive.errors import StackError
+
+# What a port is for, the one that was asked for, and the preferred one; the answer is a port that is held.
+ChoosePort = Callable[[str, int | None, int], int]
 
 LOOPBACK: Final = "127.0.0.1"
 # Upward from the preferred one, and not whatever the system offers: its offers come from the range of outgoing
@@ -22,7 +27,7 @@ class Ports:
     temporal: int | None = None
     web_ui: int | None = None
     postgres: int | None = None
-    redis: int | None = None
+    brokers: Mapping[Broker, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

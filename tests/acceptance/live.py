@@ -97,7 +97,7 @@ class Up:
     def __enter__(self) -> Self:
         self.launch()
         try:
-            until(self._started, within=60, what="redrive up")
+            until(self._started, within=180, what="redrive up")
         except BaseException:
             self.process.kill()
             raise

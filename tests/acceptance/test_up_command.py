@@ -86,7 +86,7 @@ def test_caller_example_runs_as_written(up: Up) -> None:
 def test_event_of_the_page_is_projected(up: Up) -> None:
     """The page's XADD puts an event on the stack's Redis; its projector succeeds, and the event can be shown."""
     line = next(line for line in _page().splitlines() if line.startswith("XADD "))
-    url = json.loads((up.directory / ".redrive" / "stack.json").read_text())["redis_url"]
+    url = json.loads((up.directory / ".redrive" / "stack.json").read_text())["brokers"]["redis"]
     with Redis.from_url(url) as redis:
         redis.execute_command(*shlex.split(line))
 

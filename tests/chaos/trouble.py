@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,9 +30,15 @@ class Damage:
 
 
 class Workers:
-    """Worker processes that are started again as soon as they end, without a supervisor's patience."""
+    """Worker processes that are started again as soon as they end, without a supervisor's patience.
 
-    def __init__(self, count: int, environment: Mapping[str, str], folder: Path) -> None:
+    `command` runs other processes that say in the same way when they are ready: bridges.
+    """
+
+    def __init__(
+        self, count: int, environment: Mapping[str, str], folder: Path, command: Sequence[str] | None = None
+    ) -> None:
+        self._command = command or [sys.executable, str(find_worker())]
         self._environment = dict(environment) | {"PYTHONPATH": str(ROOT), "REDRIVE_LOG_FORMAT": "json"}
         self._folder = folder
         self._names = [f"worker-{number + 1}" for number in range(count)]
@@ -84,7 +90,7 @@ class Workers:
             self._ready_file(name).unlink(missing_ok=True)
             with (self._folder / f"{name}.log").open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, str(find_worker()), env=environment, cwd=ROOT, stdout=log, stderr=log
+                    *self._command, env=environment, cwd=ROOT, stdout=log, stderr=log
                 )
             self._processes[name] = process
             await process.wait()

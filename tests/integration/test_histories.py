@@ -18,6 +18,7 @@ from temporalio.workflow import NondeterminismError
 
 from redrive.contracts import Workflow
 from worker import WORKFLOWS, workflow_runner
+from workflows.retry_sweep import RetrySweep
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
 RUNS = {
@@ -49,7 +50,7 @@ LETTERS = {
     "letter_continued_when_parked_2",
     "letter_reported_again",
 }
-OTHERS = {"alert_follow_up", "keys_swept", "letter_record_timed_out"}
+OTHERS = {"alert_follow_up", "keys_swept", "letter_record_timed_out", "retry_sweep_1", "retry_sweep_2"}
 BULKS = {"bulk_replayed", "bulk_controlled", "bulk_refused", "bulk_continued_1", "bulk_continued_2"}
 
 
@@ -80,11 +81,20 @@ class ChangedLetter:
 
 
 @workflow.defn(name=Workflow.EXPIRE_KEYS, sandboxed=False)
-class ChangedSweep:
-    """A sweep that begins with a wait, as no stored one did."""
+class ChangedKeySweep:
+    """A sweep of keys that begins with a wait, as no stored one did."""
 
     @workflow.run
     async def run(self) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
+@workflow.defn(name=Workflow.RETRY_SWEEP, sandboxed=False)
+class ChangedRetrySweep:
+    """A sweep of retries that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
         await workflow.sleep(timedelta(seconds=1))
 
 
@@ -119,7 +129,8 @@ def test_there_is_a_history_of_every_kind() -> None:
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_stored_history_replays(file: Path) -> None:
     """The workflow code, sandbox and converter of the worker take the same decisions again."""
-    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
+    workflows = [*WORKFLOWS, RetrySweep]
+    replayer = Replayer(workflows=workflows, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
     result = await replayer.replay_workflow(history(file))
     assert result.replay_failure is None
 
@@ -127,7 +138,14 @@ async def test_a_stored_history_replays(file: Path) -> None:
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
-    changed: list[type] = [ChangedRun, ChangedLetter, ChangedBulk, ChangedFollowUp, ChangedSweep]
+    changed: list[type] = [
+        ChangedRun,
+        ChangedLetter,
+        ChangedBulk,
+        ChangedFollowUp,
+        ChangedKeySweep,
+        ChangedRetrySweep,
+    ]
     replayer = Replayer(workflows=changed, data_converter=pydantic_data_converter)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(history(file))

@@ -11,6 +11,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from bridges.event_settings import EventSettings
+from bridges.retry_settings import RetrySettings
 from redrive.contracts import SearchAttribute
 from redrive.settings import Settings
 
@@ -19,6 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+BRIDGES: dict[str, type[BaseSettings]] = {"bridge-redis": EventSettings, "bridge-rabbitmq": RetrySettings}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 # The embedded stack keeps its state there, and a profile is a file: neither exists in a container.
@@ -37,12 +39,13 @@ def copied_into_image() -> list[str]:
     return [source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[:-1]]
 
 
-def test_our_services_are_the_migration_the_worker_and_the_bridge() -> None:
-    """The stack runs three commands of ours from one image, tagged with the project's version."""
+def test_our_services_are_the_migration_the_worker_and_the_bridges() -> None:
+    """The stack runs four commands of ours from one image, tagged with the project's version."""
     assert {name: service["command"] for name, service in OURS.items()} == {
         "migrate": ["migrate"],
         "worker": ["worker"],
         "bridge-redis": ["bridge", "redis"],
+        "bridge-rabbitmq": ["bridge", "rabbitmq"],
     }
     assert {service["image"] for service in OURS.values()} == {f"redrive:{PROJECT['version']}"}
 
@@ -50,8 +53,8 @@ def test_our_services_are_the_migration_the_worker_and_the_bridge() -> None:
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
     """A variable that the settings do not know would be ignored in silence."""
-    known = environment_names(Settings) | (environment_names(EventSettings) if name == "bridge-redis" else set())
-    assert set(OURS[name]["environment"]) <= known
+    own = environment_names(BRIDGES[name]) if name in BRIDGES else set()
+    assert set(OURS[name]["environment"]) <= environment_names(Settings) | own
 
 
 def test_the_worker_can_be_given_every_setting() -> None:
@@ -59,9 +62,17 @@ def test_the_worker_can_be_given_every_setting() -> None:
     assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS
 
 
-def test_the_redis_bridge_can_be_given_every_setting_of_events() -> None:
-    """A new setting of events is handed to the bridge's container."""
-    assert environment_names(EventSettings) <= set(OURS["bridge-redis"]["environment"])
+@pytest.mark.parametrize("name", BRIDGES)
+def test_a_bridge_can_be_given_every_setting_of_its_own(name: str) -> None:
+    """A new setting of a bridge is handed to its container."""
+    assert environment_names(BRIDGES[name]) <= set(OURS[name]["environment"])
+
+
+@pytest.mark.parametrize("name", BRIDGES)
+def test_a_broker_and_its_bridge_come_with_a_profile_of_their_name(name: str) -> None:
+    """Nobody gets a broker that was not asked for, nor one of them without the other."""
+    broker = name.removeprefix("bridge-")
+    assert [SERVICES[broker]["profiles"], SERVICES[name]["profiles"]] == [[broker], [broker]]
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -92,7 +103,7 @@ def test_ports_are_bound_to_loopback(name: str) -> None:
 def test_passwords_come_from_outside(name: str) -> None:
     """A password has no default: compose refuses to start and says which one is missing."""
     for variable, value in SERVICES[name].get("environment", {}).items():
-        if re.search(r"PASSWORD|PWD|DATABASE_URL", variable):
+        if re.search(r"PASSWORD|PWD|_PASS$|DATABASE_URL|RABBITMQ_URL", variable):
             assert re.search(r"\$\{[A-Z_]+:\?set [A-Z_]+ in \.env\}", value)
 
 
@@ -178,7 +189,7 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
 def test_every_setting_is_documented(name: str) -> None:
     """A setting that is not written down does not exist for those who run Redrive."""
     text = (ROOT / name).read_text()
-    settings = environment_names(Settings) | environment_names(EventSettings)
+    settings = environment_names(Settings).union(*map(environment_names, BRIDGES.values()))
     assert [known for known in sorted(settings) if not re.search(rf"\b{known}\b", text)] == []
 
 

@@ -64,14 +64,18 @@ def test_make_help_lists_every_target() -> None:
     """Every target that one may call has a line of help, and none is listed that is not there."""
     makefile = (ROOT / "Makefile").read_text()
     phony = re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[0].split()
-    described = re.findall(r"^([a-z]+):.*## .+$", makefile, re.MULTILINE)
+    described = re.findall(r"^([a-z-]+):.*## .+$", makefile, re.MULTILINE)
     assert sorted(described) == sorted(phony)
     assert re.search(r"^\.DEFAULT_GOAL := help$", makefile, re.MULTILINE)
 
 
 def test_every_log_event_is_documented() -> None:
     """An event that the code can log has a row in the table, and every row is an event of the code."""
-    sources = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), ROOT / "worker.py"]
+    sources = [
+        *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
+        ROOT / "worker.py",
+        ROOT / "bridge.py",
+    ]
     call = re.compile(r"log\.(?:debug|info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
     logged = {event for path in sources for event in call.findall(path.read_text())}
     rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
@@ -88,6 +92,13 @@ def test_every_metric_is_documented() -> None:
     """A metric that the code creates has a row in the table, and every row is a metric of the code."""
     made = re.findall(r"create_\w+\(\s*\"(\w+)\"", (ROOT / "redrive/metrics.py").read_text())
     rows = re.findall(r"^\| `(workflow_\w+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(made)
+
+
+def test_every_metric_of_the_retry_scheduler_is_documented() -> None:
+    """The same for the bridge's metrics, whose names are the specification's."""
+    made = re.findall(r"(?:Counter|Gauge|Histogram)\(\s*\"(\w+)\"", (ROOT / "bridges/retry_metrics.py").read_text())
+    rows = re.findall(r"^\| `(retr(?:y|ies)_\w+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(made)
 
 

@@ -44,7 +44,7 @@ async def running_valkey(directory: Path) -> AsyncIterator[Valkey]:
     supervisor = Supervisor(directory)
     server = RedisServer(find_redis(), directory / "redis", reservation.number)
     try:
-        await supervisor.start(server.program)
+        await supervisor.start(*server.children)
         valkey = Valkey(server, supervisor)
         yield valkey
         await valkey.client.aclose()

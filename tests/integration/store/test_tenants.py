@@ -15,16 +15,20 @@ from redrive.dead_letters import Verb
 from store import dead_letters
 from store.bulk_approvals import put_approval
 from store.bulks import open_bulk
+from store.dead_messages import put_dead
 from store.keys import claim_key
+from store.retry_queue import put_retries
 from store.step_results import Execution, begin
-from store.tenancy import Connection, Pool
+from store.tenancy import Connection, Pool, transaction
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
+from tests.integration.store.retries import new_dead, new_retry
 from tests.integration.store.test_dead_letters import Owner
 
 BULK_TABLES = ["bulk_operations", "bulk_items", "bulk_approvals"]
 EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
 KEY_TABLES = ["idempotency_keys", "step_results"]
+MESSAGE_TABLES = ["retry_queue", "dead_messages"]
 TABLES = [
     "runs",
     "dead_letters",
@@ -35,6 +39,7 @@ TABLES = [
     *BULK_TABLES,
     *EVENT_TABLES,
     *KEY_TABLES,
+    *MESSAGE_TABLES,
 ]
 
 
@@ -67,6 +72,9 @@ async def filled(pool: Pool, tenant: str) -> str:
     )
     await claim_key(pool, claim, free_failed=False)
     await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
+    async with transaction(pool, tenant) as connection:
+        await put_retries(connection, tenant, [new_retry()])
+        await put_dead(connection, tenant, "retry.scheduled", [new_dead()])
     return tenant
 
 
@@ -127,7 +135,17 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", *BULK_TABLES, *EVENT_TABLES])
+@pytest.mark.parametrize("table", ["idempotency_keys", "retry_queue"])
+async def test_rows_of_others_are_not_deleted(pool: Pool, filled: str, table: str) -> None:
+    """The tables that the application deletes from give up the rows of its own tenant only."""
+    for setting in (None, "", "another", "*"):
+        async with _as(pool, setting) as connection:
+            assert await connection.execute(f"DELETE FROM {table}") == "DELETE 0"
+    async with _as(pool, filled) as connection:
+        assert await connection.execute(f"DELETE FROM {table}") == "DELETE 1"
+
+
+@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", *BULK_TABLES, *EVENT_TABLES, *MESSAGE_TABLES])
 async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
     """An update reaches no row of another tenant, and gives none away."""
     async with _as(pool, "another") as connection:
@@ -180,6 +198,8 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "DELETE FROM bulk_operations",
         "DELETE FROM bulk_items",
         "DELETE FROM bulk_approvals",
+        "DELETE FROM dead_messages",
+        "TRUNCATE retry_queue",
         "TRUNCATE dead_letters CASCADE",
         "DROP TABLE alerts",
         "ALTER TABLE dead_letters DISABLE ROW LEVEL SECURITY",

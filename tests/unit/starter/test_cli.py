@@ -75,6 +75,11 @@ WRONG = [
     ("modules extra", "too many: extra"),
     ("up --workers -1", "--workers"),
     ("up --temporal-port 99999", "--temporal-port"),
+    ("up --with kafka", "--with 'kafka': not a broker that comes along"),
+    ("messages list --status bogus", '"replaying"'),
+    ("messages replay 7", "--reason"),
+    ("messages discard 7", "--reason"),
+    ("bridge bogus", "rabbitmq"),
 ]
 
 
@@ -214,6 +219,7 @@ COMMANDS = [
     *("dlq list", "dlq show", "dlq replay", "dlq resolve", "dlq discard", "dlq restart", "dlq watch", "dlq stats"),
     *("bulk plan", "bulk replay", "bulk resolve", "bulk discard", "bulk show", "bulk watch", "bulk list", "bulk items"),
     *("bulk pause", "bulk resume", "bulk stop", "bulk approve"),
+    *("messages list", "messages show", "messages replay", "messages discard", "bridge rabbitmq"),
 ]
 
 

@@ -1,0 +1,86 @@
+"""A bridge's health and metrics over HTTP."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from redrive.errors import InvalidInput
+
+_STARTING = "starting"
+
+
+class Health:
+    """What a process needs, and what is wrong with it now."""
+
+    def __init__(self, *parts: str) -> None:
+        self._problems: dict[str, str | None] = dict.fromkeys(parts, _STARTING)
+        self._been_well = asyncio.Event()
+
+    def up(self, part: str) -> None:
+        """Note that a part works."""
+        self._problems[part] = None
+        if self.well:
+            self._been_well.set()
+
+    def down(self, part: str, why: str) -> None:
+        """Note that a part does not."""
+        self._problems[part] = why
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Each part with `ok`, or what is wrong."""
+        return {part: problem or "ok" for part, problem in self._problems.items()}
+
+    @property
+    def well(self) -> bool:
+        """Tell whether every part works."""
+        return not any(self._problems.values())
+
+    async def been_well(self) -> None:
+        """Wait until every part has worked at the same time, once."""
+        await self._been_well.wait()
+
+
+def health_app(service: str, health: Health, registry: CollectorRegistry) -> Starlette:
+    """Answer `/health` with 200 or 503 and the parts, and `/metrics` for Prometheus."""
+
+    async def show_health(_: Request) -> Response:
+        body = {"service": service, "status": "ok" if health.well else "unavailable", "parts": health.parts}
+        return JSONResponse(body, status_code=200 if health.well else 503)
+
+    async def show_metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/health", show_health), Route("/metrics", show_metrics)])
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # SIGTERM is the process's business: it has more to stop than this.
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, port: int, variable: str) -> AsyncIterator[int]:
+    """Serve while the block lasts, and give the port; 0 takes any. `variable` is what to change when it is taken."""
+    try:
+        listener = socket.create_server(("0.0.0.0", port))
+    except OSError as error:
+        raise InvalidInput(f"{variable}={port}: cannot listen there ({error.strerror}); set another port") from None
+    with listener:
+        server = _Server(uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, lifespan="off"))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await task

@@ -1,0 +1,201 @@
+"""The retry scheduler's way in: RetryMessages from RabbitMQ into Postgres, acknowledged when they are there.
+
+The broker hands over at most `PREFETCH` messages that are not acknowledged. They are stored in batches of what has come
+in meanwhile, so that a batch grows with the load. A process that dies, at any line, leaves each message stored, with
+the broker, or both; what is stored twice is one row.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import asyncpg
+from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
+
+from bridges.amqp import BROKER_ERRORS, connected, ensure_queue, reason
+from bridges.health import Health
+from bridges.retry_messages import Malformed, dead_malformed, read_retry
+from bridges.retry_metrics import RetryMetrics
+from bridges.retry_settings import RetrySettings
+from redrive.errors import Unavailable
+from redrive.logs import get_logger
+from redrive.redaction import Redactor
+from store.database import DATABASE_ERRORS, Database
+from store.dead_messages import NewDeadMessage, put_dead
+from store.retry_queue import NewRetry, put_retries
+from store.tenancy import transaction
+
+log = get_logger(__name__)
+
+PREFETCH: Final = 1000
+PAUSE: Final = 1.0
+BROKER: Final = "rabbitmq"
+DATABASE: Final = "postgres"
+# What a row itself is to blame for. Anything else is the database's trouble, and passes.
+_BAD_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+
+Inbox = asyncio.Queue[DeliveredMessage | None]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A delivery that was read: a retry, or a dead message."""
+
+    message: DeliveredMessage
+    retry: NewRetry | None
+    dead: NewDeadMessage | None
+
+
+class RetryIngest:
+    """Take messages from the retry queue until told to stop; connect again whenever the broker goes away."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: RetrySettings,
+        database: Database,
+        *,
+        tenant: str,
+        metrics: RetryMetrics,
+        health: Health,
+        redactor: Redactor,
+    ) -> None:
+        self._url = url
+        self._settings = settings
+        self._policy = settings.policy
+        self._database = database
+        self._tenant = tenant
+        self._metrics = metrics
+        self._health = health
+        self._redactor = redactor
+        self._stopping = asyncio.Event()
+        self._inbox: Inbox = asyncio.Queue()
+
+    def stop(self) -> None:
+        """Take no more; `run` returns when the batch in hand is stored and acknowledged."""
+        self._stopping.set()
+        self._inbox.put_nowait(None)
+
+    async def run(self) -> None:
+        """Take messages until stopped."""
+        while not self._stopping.is_set():
+            try:
+                async with connected(self._url, f"{self._settings.service_name} ingest") as connection:
+                    await self._take(connection)
+                why = "the broker ended the consumer"
+            except Unavailable as error:
+                why = str(error)
+            except BROKER_ERRORS as error:
+                why = reason(error)
+            if not self._stopping.is_set():
+                self._health.down(BROKER, why)
+                log.warning("bridge.disconnected", source=BROKER, error=why)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), PAUSE)
+
+    async def _take(self, connection: AbstractConnection) -> None:
+        """Store and acknowledge what comes in on one connection, until it ends or we do."""
+        for queue in (self._settings.retry_queue, self._settings.manual_review_queue):
+            await ensure_queue(connection, queue)
+        # What the last connection left is the broker's again.
+        self._inbox = asyncio.Queue()
+        if self._stopping.is_set():
+            return
+        channel = await connection.channel()
+        await self._consume(channel, self._inbox)
+        self._health.up(BROKER)
+        log.info("bridge.connected", source=BROKER)
+        while batch := await self._batch():
+            await self._store_patiently(batch)
+            # A delivery has a number; acknowledging one acknowledges all before it.
+            await channel.basic_ack(batch[-1].message.delivery_tag or 0, multiple=True)
+
+    async def _consume(self, channel: AbstractChannel, inbox: Inbox) -> None:
+        def end(*_: object) -> None:
+            inbox.put_nowait(None)
+
+        channel.closing.add_done_callback(end)
+        channel.on_consumer_cancel_callbacks.add(end)
+        await channel.basic_qos(prefetch_count=PREFETCH)
+
+        async def receive(message: DeliveredMessage) -> None:
+            inbox.put_nowait(message)
+
+        await channel.basic_consume(self._settings.retry_queue, receive)
+
+    async def _batch(self) -> list[_Read]:
+        """Wait for messages and return all that are there; none when the connection ended or we are to stop."""
+        messages = [await self._inbox.get()]
+        while not self._inbox.empty():
+            messages.append(self._inbox.get_nowait())
+        # The end is for the next call: what came before it is good.
+        taken = [message for message in messages if message is not None]
+        if len(taken) < len(messages):
+            self._inbox.put_nowait(None)
+        return [self._read(message) for message in taken]
+
+    def _read(self, message: DeliveredMessage) -> _Read:
+        try:
+            retry = read_retry(
+                message.body,
+                policy=self._policy,
+                default_max_retries=self._settings.default_max_retries,
+                now=datetime.now(UTC),
+                draw=random.random(),  # noqa: S311  # a jitter, not a secret
+                redactor=self._redactor,
+            )
+        except Malformed as error:
+            return self._malformed(message, str(error))
+        return _Read(message, retry, None)
+
+    def _malformed(self, message: DeliveredMessage, why: str) -> _Read:
+        settings = self._settings
+        dead = dead_malformed(message.body, settings.retry_queue, why, max_retries=settings.default_max_retries)
+        log.warning("message.malformed", event_id=str(dead.message_id), source=settings.retry_queue, error=why)
+        return _Read(message, None, dead)
+
+    async def _store_patiently(self, batch: list[_Read]) -> None:
+        """Store a batch, however long the database is away: until then nothing is acknowledged."""
+        while True:
+            try:
+                await self._store(batch)
+            except _BAD_ROW as error:
+                await self._store_apart(batch, error)
+            except DATABASE_ERRORS as error:
+                why = str(error) or type(error).__name__
+                self._health.down(DATABASE, why)
+                log.warning("bridge.waiting", operation="database", error=why, error_type=type(error).__name__)
+                await asyncio.sleep(PAUSE)
+                continue
+            self._health.up(DATABASE)
+            return
+
+    async def _store(self, batch: list[_Read]) -> None:
+        retries = [read.retry for read in batch if read.retry]
+        dead = [read.dead for read in batch if read.dead]
+        stored: Counter[str] = Counter()
+        async with transaction(await self._database.pool(), self._tenant) as connection:
+            if retries:
+                stored = await put_retries(connection, self._tenant, retries)
+            if dead:
+                await put_dead(connection, self._tenant, self._settings.retry_queue, dead)
+        self._metrics.scheduled(stored)
+        self._metrics.malformed(len(dead))
+
+    async def _store_apart(self, batch: list[_Read], error: asyncpg.PostgresError) -> None:
+        """Halve a batch that the database refuses until the message is found that it refuses it for."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._store_patiently(batch[:middle])
+            await self._store_patiently(batch[middle:])
+        elif batch[0].retry is None:
+            raise error
+        else:
+            await self._store_patiently([self._malformed(batch[0].message, f"cannot be stored: {error}")])

@@ -1,0 +1,60 @@
+"""The settings of the retry scheduler, by the names of its specification."""
+
+from datetime import timedelta
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from redrive.connection import embedded_broker
+from redrive.contracts import Broker
+from redrive.policy import MESSAGE, RetryPolicy
+from redrive.settings import Settings
+
+DEFAULT_URL = "amqp://localhost:5672"
+
+
+class RetrySettings(BaseSettings):
+    """What can be set of the retry scheduler from outside."""
+
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+
+    service_name: str = Field(
+        default="retry-scheduler", validation_alias="SERVICE_NAME", pattern=r"^[A-Za-z0-9._-]{1,64}$"
+    )
+    http_port: int = Field(default=8086, validation_alias="HTTP_PORT", ge=0, le=65535)
+    rabbitmq_url: SecretStr | None = Field(default=None, validation_alias="RABBITMQ_URL")
+    retry_queue: str = Field(default="retry.scheduled", validation_alias="RETRY_QUEUE", min_length=1, max_length=255)
+    manual_review_queue: str = Field(
+        default="manual-review.pending", validation_alias="MANUAL_REVIEW_QUEUE", min_length=1, max_length=255
+    )
+    default_max_retries: int = Field(default=3, validation_alias="DEFAULT_MAX_RETRIES", ge=0, le=1000)
+    base_delay_ms: int = Field(default=2000, validation_alias="BASE_DELAY_MS", ge=1, le=86_400_000)
+    max_delay_ms: int = Field(default=60_000, validation_alias="MAX_DELAY_MS", ge=1, le=86_400_000)
+    retry_poll_interval_ms: int = Field(default=50, validation_alias="RETRY_POLL_INTERVAL_MS", ge=1, le=60_000)
+
+    @model_validator(mode="after")
+    def _cap_is_not_below_base(self) -> "RetrySettings":
+        if self.max_delay_ms < self.base_delay_ms:
+            raise ValueError(f"MAX_DELAY_MS ({self.max_delay_ms}) is below BASE_DELAY_MS ({self.base_delay_ms})")
+        return self
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The preset `message`, with the delays that are set."""
+        return MESSAGE.model_copy(
+            update={
+                "base": timedelta(milliseconds=self.base_delay_ms),
+                "cap": timedelta(milliseconds=self.max_delay_ms),
+            }
+        )
+
+    @property
+    def poll_interval(self) -> timedelta:
+        """How often to look for what is due."""
+        return timedelta(milliseconds=self.retry_poll_interval_ms)
+
+    def url(self, settings: Settings) -> str:
+        """Return where RabbitMQ is: as set, or that of the stack of this directory, or the usual place."""
+        if self.rabbitmq_url is not None:
+            return self.rabbitmq_url.get_secret_value()
+        return embedded_broker(settings.state_dir, Broker.RABBITMQ) or DEFAULT_URL

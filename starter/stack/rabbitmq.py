@@ -1,0 +1,209 @@
+"""The embedded RabbitMQ: Debian's own, run directly with ports and directories of our own.
+
+It comes with a name server (epmd) that it would leave behind as a daemon: ours is a child like the others.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import aiormq
+from aiormq.exceptions import AMQPError
+
+from redrive.errors import StackError
+from starter.stack.child import Program
+from starter.stack.ports import LOOPBACK, ChoosePort, listens
+from starter.stack.state import write_private, writing
+
+RABBITMQ_PORT: Final = 5672
+# Not the usual 25672 and 4369, where a RabbitMQ of the system's own would be.
+CLUSTER_PORT: Final = 25772
+NAMES_PORT: Final = 14369
+WHAT_TO_DO: Final = (
+    "RabbitMQ is missing: install it (`apt-get install rabbitmq-server`), or set RABBITMQ_URL to a server of yours"
+)
+_USER: Final = "redrive"
+_INSTALLATIONS: Final = Path("/usr/lib/rabbitmq/lib")
+_NAME_SERVERS: Final = (Path("/usr/bin/epmd"), Path("/usr/lib/erlang/bin/epmd"))
+_SERVICE_POLICY: Final = Path("/usr/sbin/policy-rc.d")
+_INSTALL_PATIENCE: Final = 240
+_SIGN_IN_PATIENCE: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Where RabbitMQ's programs are."""
+
+    server: Path
+    names: Path
+
+
+@dataclass(frozen=True)
+class RabbitMQ:
+    """Where the server listens and keeps its data, and its password."""
+
+    programs: Programs
+    directory: Path
+    password: str
+    port: int
+    cluster_port: int
+    names_port: int
+
+    @property
+    def url(self) -> str:
+        """The address for clients, with the password."""
+        return f"amqp://{_USER}:{self.password}@{LOOPBACK}:{self.port}/"
+
+    @property
+    def children(self) -> list[Program]:
+        """The name server, without which RabbitMQ does not start, and the server."""
+        return [self._names_child, self._server_child]
+
+    @property
+    def _names_child(self) -> Program:
+        return Program(
+            name="rabbitmq-names",
+            title="RabbitMQ's name server",
+            command=[str(self.programs.names), "-port", str(self.names_port), "-address", LOOPBACK],
+            ready=self._names_are_served,
+            environment=self._environment,
+            directory=Path("/"),
+        )
+
+    @property
+    def _server_child(self) -> Program:
+        return Program(
+            name="rabbitmq",
+            title="RabbitMQ",
+            command=[str(self.programs.server)],
+            ready=self.is_ready,
+            prepare=self.prepare,
+            environment=self._environment,
+            directory=Path("/"),
+            grace=timedelta(seconds=20),
+        )
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            # Erlang keeps its cookie there.
+            "HOME": str(self.directory),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(self.names_port),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            # The script then becomes the server instead of waiting for it, so that it dies with us.
+            "RUNNING_UNDER_SYSTEMD": "1",
+            "RABBITMQ_CONF_ENV_FILE": os.devnull,
+            "RABBITMQ_CONFIG_FILE": str(self._config),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
+            "RABBITMQ_NODENAME": f"redrive-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(self.cluster_port),
+            "RABBITMQ_MNESIA_DIR": str(self.directory / "data"),
+            "RABBITMQ_LOG_BASE": str(self.directory),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+
+    @property
+    def _config(self) -> Path:
+        return self.directory / "rabbitmq.conf"
+
+    async def prepare(self) -> None:
+        """Write the configuration. User and password count at the first start only."""
+        with writing(self.directory):
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.directory / "enabled_plugins").write_text("[].\n", encoding="utf-8")
+        lines = {
+            "listeners.tcp.local": f"{LOOPBACK}:{self.port}",
+            "default_user": _USER,
+            "default_pass": self.password,
+            "log.console.level": "warning",
+        }
+        write_private(self._config, "".join(f"{name} = {value}\n" for name, value in lines.items()))
+
+    async def is_ready(self) -> bool:
+        """Sign in."""
+        if not await listens(self.port):
+            return False
+        try:
+            async with asyncio.timeout(_SIGN_IN_PATIENCE):
+                connection = await aiormq.connect(self.url)
+                await connection.close()
+        except (AMQPError, OSError, TimeoutError):
+            return False
+        return True
+
+    async def _names_are_served(self) -> bool:
+        return await listens(self.names_port)
+
+
+def place_rabbitmq(programs: Programs, directory: Path, asked: int | None, choose_port: ChoosePort) -> RabbitMQ:
+    """Put a server together, on the port that was asked for, if one was."""
+    return RabbitMQ(
+        programs=programs,
+        directory=directory,
+        password=keep_password(directory),
+        port=choose_port("RabbitMQ", asked, RABBITMQ_PORT),
+        cluster_port=choose_port("RabbitMQ's cluster", None, CLUSTER_PORT),
+        names_port=choose_port("RabbitMQ's name server", None, NAMES_PORT),
+    )
+
+
+def keep_password(directory: Path) -> str:
+    """Read the password of the data's user; make one when there is no data yet."""
+    file = directory.with_name(f"{directory.name}.password")
+    if not file.exists():
+        write_private(file, secrets.token_hex(16) + "\n")
+    return file.read_text(encoding="utf-8").strip()
+
+
+def get_rabbitmq() -> Programs:
+    """Find RabbitMQ, installing it when it is missing and can be; or say in one sentence what to do."""
+    found = _find()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        found = _find()
+    if found is None:
+        raise StackError(WHAT_TO_DO)
+    return found
+
+
+def _find() -> Programs | None:
+    servers = sorted(_INSTALLATIONS.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+    names = [path for path in _NAME_SERVERS if path.exists()]
+    return Programs(servers[-1], names[0]) if servers and names else None
+
+
+def _install() -> None:
+    with _services_stay_off():
+        for words in (["update"], ["install", "--yes", "--no-install-recommends", "rabbitmq-server"]):
+            subprocess.run(
+                ["apt-get", "--quiet", "-o", "DPkg::Lock::Timeout=120", *words],
+                check=False,
+                capture_output=True,
+                timeout=_INSTALL_PATIENCE,
+                env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            )
+
+
+@contextmanager
+def _services_stay_off() -> Iterator[None]:
+    """Keep the package from starting the system's own server, in Debian's way."""
+    if _SERVICE_POLICY.exists():
+        yield
+        return
+    _SERVICE_POLICY.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    _SERVICE_POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _SERVICE_POLICY.unlink(missing_ok=True)

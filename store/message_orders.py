@@ -1,0 +1,78 @@
+"""Operators' orders to dead messages: carried out and audited in one transaction, and answered once for ever."""
+
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from redrive.dead_letters import Answer, Discard, Replay
+from store.audit import Action
+from store.dead_messages import AUDIT, MessageStatus, audit_id
+from store.tenancy import Pool, transaction
+from store.text import clean, json_text
+
+_LOCK: Final = "SELECT status, cycle FROM dead_messages WHERE tenant = $1 AND message_id = $2 FOR UPDATE"
+_ANSWERED: Final = """
+    SELECT after -> 'answer' FROM audit_log WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
+        AND action IN ('replay_requested', 'discarded', 'refused')
+"""
+_TO_REPLAYING: Final = """
+    WITH dead AS (
+        UPDATE dead_messages SET status = 'replaying', replay_count = replay_count + 1, updated_at = now()
+        WHERE tenant = $1 AND message_id = $2 RETURNING *
+    )
+    INSERT INTO retry_queue (tenant, message_id, original_payload, original_queue, error_reason, retry_count,
+                             max_retries, next_retry_at, status)
+    -- A message whose sender allows no retry gets this one.
+    SELECT tenant, message_id, original_payload, original_queue, error_reason, 0, greatest(max_retries, 1), now(),
+           'replaying'
+    FROM dead
+    ON CONFLICT (tenant, message_id) DO UPDATE SET
+        retry_count = 0, max_retries = excluded.max_retries, next_retry_at = now(), status = 'replaying'
+"""
+_TO_DISCARDED: Final = """
+    UPDATE dead_messages SET status = 'discarded', updated_at = now() WHERE tenant = $1 AND message_id = $2
+"""
+
+
+async def give_order(pool: Pool, tenant: str, message_id: UUID, order: Replay | Discard) -> Answer | None:
+    """Carry out an order, or refuse it. The same request again has the first answer. None: there is no such message."""
+    name = audit_id(message_id)
+    async with transaction(pool, tenant, alone_with=name) as connection:
+        known = await connection.fetchrow(_LOCK, tenant, message_id)
+        if known is None:
+            return None
+        earlier = await connection.fetchval(_ANSWERED, tenant, name, clean(order.request_id))
+        if earlier:
+            return Answer.model_validate_json(earlier)
+        answer, action = _judge(known, order)
+        if answer.accepted:
+            await connection.execute(_TO_REPLAYING if isinstance(order, Replay) else _TO_DISCARDED, tenant, message_id)
+        await connection.execute(
+            AUDIT,
+            tenant,
+            action.value,
+            [name],
+            clean(order.requested_by),
+            clean(order.reason),
+            clean(order.request_id),
+            [json_text({"status": known["status"], "cycle": known["cycle"]})],
+            [json_text({"answer": answer.model_dump(mode="json")})],
+        )
+    return answer
+
+
+def _judge(known: asyncpg.Record, order: Replay | Discard) -> tuple[Answer, Action]:
+    status = MessageStatus(known["status"])
+    if status is not MessageStatus.PENDING:
+        why = f"the message is {status}: only one that is pending can be {_past(order)}"
+        return Answer(request_id=order.request_id, accepted=False, message=why), Action.REFUSED
+    if isinstance(order, Replay):
+        return Answer(request_id=order.request_id, accepted=True, message="it is sent again now"), (
+            Action.REPLAY_REQUESTED
+        )
+    return Answer(request_id=order.request_id, accepted=True, message="discarded"), Action.DISCARDED
+
+
+def _past(order: Replay | Discard) -> str:
+    return "replayed" if isinstance(order, Replay) else "discarded"

@@ -1,0 +1,126 @@
+"""`redrive up --with redis,rabbitmq`, and what operators do with messages that were given up, as typed."""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import aiormq
+import pytest
+from pamqp import commands
+
+from bridges.retry_message_pb2 import RetryMessage
+from starter.stack.rabbitmq import Programs
+from tests.acceptance.live import COMMAND, Up, environment, working_directory
+from tests.conftest import eventually
+
+WORK = "billing.invoices"
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def up(rabbitmq_programs: Programs) -> Iterator[Up]:
+    """The stack with both brokers and their bridges."""
+    with working_directory() as directory, Up(directory, "--with", "redis,rabbitmq", "--workers", "0") as up:
+        yield up
+
+
+def redrive(up: Up, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *words], cwd=up.directory, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def stack(up: Up) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((up.directory / ".redrive" / "stack.json").read_text())
+    return document
+
+
+def url(up: Up) -> str:
+    return str(stack(up)["brokers"]["rabbitmq"])
+
+
+async def send(up: Up, *messages: RetryMessage) -> None:
+    connection = await aiormq.connect(url(up))
+    channel = await connection.channel()
+    await channel.queue_declare(WORK, durable=True)
+    for message in messages:
+        await channel.basic_publish(message.SerializeToString(), routing_key="retry.scheduled", mandatory=True)
+    await connection.close()
+
+
+async def take(up: Up) -> bytes | None:
+    connection = await aiormq.connect(url(up))
+    try:
+        message = await (await connection.channel()).basic_get(WORK, no_ack=True)
+        return None if isinstance(message.delivery, commands.Basic.GetEmpty) else message.body
+    finally:
+        await connection.close()
+
+
+async def listed(up: Up, *words: str) -> list[dict[str, Any]]:
+    said = redrive(up, "messages", "list", "--json", *words)
+    assert said.returncode == 0, said.stderr
+    rows: list[dict[str, Any]] = json.loads(said.stdout)["messages"]
+    return rows
+
+
+async def test_operator_replays_and_discards_messages_from_the_command_line(up: Up) -> None:
+    """Two messages are given up; one is replayed and comes back, one is discarded; the audit log has it all."""
+    ids = [str(uuid.uuid4()) for _ in range(2)]
+    await send(
+        up,
+        *(
+            RetryMessage(message_id=one, original_payload=b"invoice 7", original_queue=WORK, retry_count=3)
+            for one in ids
+        ),
+    )
+
+    async def both() -> bool:
+        return len(await listed(up, "--status", "pending", "--queue", WORK)) == 2
+
+    await eventually(both, within=PATIENCE)
+    assert ids[0] in redrive(up, "messages", "show", ids[0]).stdout
+    assert redrive(up, "messages", "show", ids[0], "--payload").stdout == "invoice 7"
+    said = redrive(up, "messages", "replay", f"message-{ids[0]}", "--reason", "billing is back", "--yes")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert await eventually(lambda: take(up), within=PATIENCE) == b"invoice 7"
+    said = redrive(up, "messages", "discard", ids[1], "--reason", "sent by hand", "--yes", "--json")
+    assert json.loads(said.stdout)["accepted"]
+    again = redrive(up, "messages", "replay", ids[1], "--reason", "too late", "--yes")
+    assert again.returncode == 1
+    assert "the message is discarded: only one that is pending can be replayed" in again.stderr
+
+    async def replayed() -> bool:
+        return [row["message_id"] for row in await listed(up, "--status", "replayed")] == [ids[0]]
+
+    await eventually(replayed, within=PATIENCE)
+    trail = redrive(up, "audit", "list", "--letter", f"message-{ids[0]}", "--json")
+    actions = [line["action"] for line in json.loads(trail.stdout)]
+    assert actions == ["replay_outcome", "replay_requested", "dead_lettered"]
+    assert redrive(up, "audit", "verify").returncode == 0
+
+
+def test_unknown_message_is_refused_by_name(up: Up) -> None:
+    """An id that nobody has, or that is none, is quoted with what to do."""
+    for wrong in (str(uuid.uuid4()), "nonsense"):
+        said = redrive(up, "messages", "show", wrong)
+        assert said.returncode == 1
+        assert f"no dead message has the id {wrong!r}" in said.stderr
+
+
+def test_up_brings_each_broker_with_its_bridge(up: Up) -> None:
+    """Both run side by side, and others find both."""
+    children = {"redis", "bridge-redis", "rabbitmq-names", "rabbitmq", "bridge-rabbitmq"}
+    assert children <= set(stack(up)["children"])
+    assert set(stack(up)["brokers"]) == {"redis", "rabbitmq"}
+
+
+def test_up_says_where_the_brokers_are(up: Up) -> None:
+    """The addresses are printed, and the password is not."""
+    place = url(up).rpartition("@")[2].rstrip("/")
+    assert f"RabbitMQ   {place}" in up.text
+    assert url(up).rpartition("@")[0] not in up.text
+    redis = stack(up)["brokers"]["redis"].removeprefix("redis://").partition("/")[0]
+    assert f"Redis      {redis}" in up.text

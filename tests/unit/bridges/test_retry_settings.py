@@ -1,0 +1,80 @@
+"""The retry scheduler's settings have the specification's names."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridges.amqp import connected
+from bridges.retry_settings import DEFAULT_URL, RetrySettings
+from redrive.errors import InvalidInput
+from redrive.policy import MESSAGE
+from redrive.settings import Settings, read_environment
+
+# DATABASE_URL is one of all processes; it is in redrive/settings.py.
+VARIABLES = {
+    "SERVICE_NAME": "retry-scheduler",
+    "HTTP_PORT": 8086,
+    "RABBITMQ_URL": None,
+    "RETRY_QUEUE": "retry.scheduled",
+    "MANUAL_REVIEW_QUEUE": "manual-review.pending",
+    "DEFAULT_MAX_RETRIES": 3,
+    "BASE_DELAY_MS": 2000,
+    "MAX_DELAY_MS": 60000,
+    "RETRY_POLL_INTERVAL_MS": 50,
+}
+
+
+def test_variables_are_those_of_the_specification() -> None:
+    """Names and defaults; RABBITMQ_URL is found where it is not set, and the poll is quicker than asked."""
+    found = {field.validation_alias: field.default for field in RetrySettings.model_fields.values()}
+    assert found == VARIABLES
+
+
+def test_defaults_are_the_preset() -> None:
+    """Without settings, delays are those of the preset `message`."""
+    assert RetrySettings().policy == MESSAGE
+
+
+def test_delays_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base and cap come from the environment; the jitter stays."""
+    monkeypatch.setenv("BASE_DELAY_MS", "100")
+    monkeypatch.setenv("MAX_DELAY_MS", "150")
+    policy = read_environment(RetrySettings).policy
+    assert [policy.delay(attempt, 0.0) for attempt in (1, 2)] == [
+        timedelta(milliseconds=100),
+        timedelta(milliseconds=150),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("HTTP_PORT", "many", "HTTP_PORT: Input should be a valid integer"),
+        ("BASE_DELAY_MS", "0", "BASE_DELAY_MS: Input should be greater than or equal to 1"),
+        ("MAX_DELAY_MS", "10", "MAX_DELAY_MS (10) is below BASE_DELAY_MS (2000)"),
+    ],
+)
+def test_wrong_setting_is_named(variable: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence says which variable is wrong and why."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidInput) as refusal:
+        read_environment(RetrySettings)
+    assert sentence in str(refusal.value)
+
+
+def test_server_of_this_directorys_stack_is_found(tmp_path: Path) -> None:
+    """RABBITMQ_URL wins, then the stack that runs here, then the usual place."""
+    settings = Settings(state_dir=tmp_path)
+    assert RetrySettings().url(settings) == DEFAULT_URL
+    (tmp_path / "stack.json").write_text('{"brokers": {"rabbitmq": "amqp://here"}}')
+    assert RetrySettings().url(settings) == "amqp://here"
+    assert RetrySettings(rabbitmq_url="amqp://there").url(settings) == "amqp://there"
+
+
+@pytest.mark.parametrize("url", ["", "http://localhost", "amqp://", "amqp://host:notaport", "localhost:5672"])
+async def test_address_that_is_none_is_refused_without_being_quoted(url: str) -> None:
+    """An address may hold a password: the sentence says what one looks like."""
+    with pytest.raises(InvalidInput, match="RABBITMQ_URL is not a valid address"):
+        async with connected(url, "test"):
+            pass

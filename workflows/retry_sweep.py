@@ -1,0 +1,40 @@
+"""The sweep of the retry scheduler: always running somewhere, on another process when one dies.
+
+It decides nothing but who sweeps next. The work is one long activity after another; how many messages it sends makes no
+difference to the history.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, SweepOrder, Workflow
+
+# A process that dies is missed after this.
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+# What an activity may take beyond its shift, to end the batch in hand.
+MARGIN = timedelta(minutes=2)
+# For ever: the broker or the database is away, and will be back.
+RETRIES = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=2)
+)
+
+
+@workflow.defn(name=Workflow.RETRY_SWEEP)
+class RetrySweep:
+    """Sweep for ever."""
+
+    @workflow.run
+    async def run(self, order: SweepOrder) -> None:
+        while not workflow.info().is_continue_as_new_suggested():
+            await workflow.execute_activity(
+                Activity.SWEEP_RETRIES,
+                order,
+                result_type=int,
+                start_to_close_timeout=order.shift + MARGIN,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                retry_policy=RETRIES,
+            )
+        workflow.continue_as_new(order)

@@ -17,6 +17,7 @@ COPY redrive redrive
 COPY workflows workflows
 COPY activities activities
 COPY store store
+COPY console console
 COPY starter starter
 COPY examples examples
 RUN pip install --no-deps --no-build-isolation . \

@@ -1,0 +1,36 @@
+"""What the API sends and takes beside the records: lists with their cursor, orders, and how refusals are described."""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from console.problems import MEDIA_TYPE, Problem
+from redrive.contracts import Message
+
+_MEANINGS: Final = {
+    400: "Not understood",
+    401: "Nobody is signed in",
+    403: "Not allowed",
+    404: "Not there, or not yours",
+    405: "Not with this method",
+    409: "Not now",
+    412: "Changed meanwhile",
+    413: "Too large",
+    415: "Not JSON",
+    422: "Fields that do not fit",
+    429: "Too often",
+    503: "Something that is needed does not answer",
+}
+_EVERYWHERE: Final = (401, 403, 422, 429, 503)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the refusals of a route, for the schema: these, and those that every route has."""
+    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in {*_EVERYWHERE, *statuses}}
+
+
+class Listed(Message):
+    """What every list has."""
+
+    cursor: str | None = Field(default=None, description="give it to get the next page; none: there are no more")

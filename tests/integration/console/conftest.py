@@ -1,0 +1,106 @@
+"""One console for all tests of a file, in this process, and a tenant of its own for each test."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from console.app import build_app
+from redrive.access import Role
+from redrive.settings import Settings
+from starter.stack.state import StackInfo
+from store.pool import open_pool
+from store.tenancy import Pool
+from store.tokens import TokenWish, create_owner_token, create_token
+from tests.integration.store.letters import new_tenant
+
+ADDRESS = "http://console.test"
+
+
+@pytest.fixture(scope="module")
+def console_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings for the session's servers, with a task queue of the file's own."""
+    return Settings(
+        temporal_address=stack.temporal_address,
+        database_url=stack.database_url,
+        state_dir=tmp_path_factory.mktemp("console"),
+        task_queue=f"queue-{new_tenant()}",
+        rate_limit="100000/minute",
+    )
+
+
+@pytest.fixture(scope="module")
+async def app(console_settings: Settings) -> AsyncIterator[FastAPI]:
+    """The application, as the console's process builds it."""
+    app = build_app(console_settings)
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture(scope="module")
+async def pool(stack: StackInfo) -> AsyncIterator[Pool]:
+    """The application's connections to the records."""
+    async with await open_pool(stack.database_url.get_secret_value()) as pool:
+        yield pool
+
+
+@pytest.fixture
+def tenant() -> str:
+    """A tenant of the test's own."""
+    return new_tenant()
+
+
+def client_of(app: FastAPI, token: str | None = None, **options: Any) -> httpx.AsyncClient:
+    """Return a client of the application, with a token or without."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url=ADDRESS, headers=headers, **options)
+
+
+MakeToken = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def make_token(pool: Pool, stack: StackInfo, tenant: str) -> MakeToken:
+    """Make a token of a role in the test's tenant, or in another, and return its secret."""
+
+    async def make(role: Role = Role.ADMIN, **changes: Any) -> str:
+        wish = TokenWish(
+            **{
+                "name": f"test {role.value}",
+                "role": role,
+                "tenant": None if role is Role.OWNER else tenant,
+                "created_by": "the tests",
+                "lasts": timedelta(hours=1),
+                **changes,
+            }
+        )
+        if role is Role.OWNER:
+            return (await create_owner_token(stack.database_url.get_secret_value(), wish)).secret
+        return (await create_token(pool, wish)).secret
+
+    return make
+
+
+@pytest.fixture
+async def admin(app: FastAPI, make_token: MakeToken) -> AsyncIterator[httpx.AsyncClient]:
+    """An admin of the test's tenant."""
+    async with client_of(app, await make_token()) as client:
+        yield client
+
+
+@pytest.fixture
+async def owner(app: FastAPI, make_token: MakeToken) -> AsyncIterator[httpx.AsyncClient]:
+    """An owner: all tenants."""
+    async with client_of(app, await make_token(Role.OWNER)) as client:
+        yield client
+
+
+@pytest.fixture
+async def nobody(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody without a token."""
+    async with client_of(app) as client:
+        yield client

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, FastAPI
 
-from console.api import dead_letters, health, me
+from console import signing_in
+from console.api import approvals, audit, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
 from console.desk import Desk
 from console.guard import BodyGuard
 from console.headers import SecurityHeaders
+from console.metrics import Counting
 from console.problems import handle_errors
+from console.schema import describe
 from redrive.settings import Settings
 
 PREFIX = "/api/v1"
@@ -38,15 +41,18 @@ def build_app(settings: Settings) -> FastAPI:
     )
     app.state.desk = desk
     handle_errors(app)
+    describe(app)
     app.include_router(_api(), prefix=PREFIX)
-    app.include_router(health.router, include_in_schema=False)
+    for part in (health, metrics, signing_in):
+        app.include_router(part.router, include_in_schema=False)
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
+    app.add_middleware(Counting, metrics=desk.metrics)
     return app
 
 
 def _api() -> APIRouter:
     router = APIRouter()
-    for part in (dead_letters, me, health):
+    for part in (runs, dead_letters, orders, approvals, catalog, audit, tokens, me, events, health, metrics):
         router.include_router(part.router)
     return router

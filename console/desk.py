@@ -8,10 +8,14 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from temporalio.client import Client
 
+from console.changes import Feed
+from console.metrics import RequestMetrics
+from console.oidc import Provider
 from console.rates import RateLimiter
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import Catalog
+from redrive.redaction import Redactor
 from redrive.settings import Settings
 from store.database import Database
 from store.tenancy import Pool
@@ -26,8 +30,13 @@ class Desk:
         self.settings = settings
         self.stopping = asyncio.Event()
         self.limiter = RateLimiter(settings.rate_limit)
+        self.redactor = Redactor(settings.redacted_keys)
+        self.feed = Feed(self.pool)
+        self.metrics = RequestMetrics()
+        self.provider = Provider(settings.oidc) if settings.oidc else None
         self._database = Database(database_url(settings))
         self._client: Client | None = None
+        self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
         self._connecting = asyncio.Lock()
 
@@ -50,7 +59,11 @@ class Desk:
 
     async def redrive(self) -> Redrive:
         """Return the way to runs and dead letters, or raise `Unavailable`."""
-        return Redrive(await self.temporal(), task_queue=self.settings.task_queue)
+        if self._redrive is None:
+            async with self._connecting:
+                if self._redrive is None:
+                    self._redrive = await Redrive.connect(self.settings)
+        return self._redrive
 
     async def catalog(self) -> Catalog:
         """Return what the workers know, as of a few seconds ago: each question costs a workflow."""
@@ -70,6 +83,9 @@ class Desk:
     async def close(self) -> None:
         """Close what was opened."""
         self.stopping.set()
+        await self.feed.close()
+        if self.provider:
+            await self.provider.close()
         await self._database.close()
 
 

@@ -17,8 +17,9 @@ from console.desk import Desk, desk_of
 from console.problems import Place, Refusal
 from redrive.access import Principal, Right
 from redrive.contracts import NAME_PATTERN
+from store.members import member_principal
 from store.sessions import session_principal
-from store.tokens import token_principal
+from store.tokens import PREFIX, token_principal
 
 COOKIE: Final = "redrive_session"
 CSRF_HEADER: Final = "X-CSRF-Token"
@@ -43,10 +44,29 @@ async def principal(request: Request) -> Principal:
 async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
     if scheme.lower() != "bearer" or not secret:
         raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
+    if desk.provider and not secret.startswith(PREFIX):
+        return await _member(desk, await desk.provider.subject(secret))
     found = await token_principal(await desk.pool(), secret)
     if found is None:
         raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
     return found
+
+
+async def _member(desk: Desk, subject: str) -> Principal:
+    found = await member_principal(await desk.pool(), subject)
+    if found is None:
+        raise no_membership(subject)
+    return found
+
+
+def no_membership(subject: str) -> Refusal:
+    """Refuse somebody whom the identity provider knows and we do not."""
+    return Refusal(
+        403,
+        "no_membership",
+        f"{subject} is not an active member of any organisation here",
+        "ask an owner to run `redrive members put`",
+    )
 
 
 async def _session(desk: Desk, request: Request) -> Principal:

@@ -4,7 +4,9 @@ from redrive.client import Redrive
 from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
 from redrive.errors import (
     Category,
+    IdempotencyMismatch,
     InvalidInput,
+    OutcomeUnknown,
     RedriveError,
     RunCanceled,
     RunFailed,
@@ -15,6 +17,7 @@ from redrive.errors import (
     Unavailable,
 )
 from redrive.http import ServiceClient
+from redrive.keys import IdempotencyKey
 from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
 from redrive.policy import (
     EVENT,
@@ -39,10 +42,13 @@ __all__ = [
     "Category",
     "Curve",
     "FullJitter",
+    "IdempotencyKey",
+    "IdempotencyMismatch",
     "InvalidInput",
     "Module",
     "ModuleContext",
     "NoJitter",
+    "OutcomeUnknown",
     "Pipeline",
     "RatioJitter",
     "Redrive",

@@ -7,7 +7,7 @@ A role bounds what can be granted; the rights say what was. Seed documents also 
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.errors import InvalidInput
 
@@ -75,6 +75,7 @@ class Principal(BaseModel):
     role: Role
     tenant: str | None
     rights: frozenset[Right]
+    person: str = Field(description="who answers for it: a token that somebody made counts as them")
 
     def may(self, right: Right) -> bool:
         """Tell whether this right was granted, and the role still allows it."""

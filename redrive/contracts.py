@@ -35,6 +35,7 @@ class Workflow(StrEnum):
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
+    EXPIRE_KEYS = "ExpireKeys"
 
 
 class Activity(StrEnum):
@@ -52,6 +53,13 @@ class Activity(StrEnum):
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
+    EXPIRE_KEYS = "expire_keys"
+
+
+class Memo(StrEnum):
+    """Names in the memo of a run."""
+
+    REQUEST_HASH = "request_hash"
 
 
 class Query(StrEnum):
@@ -136,6 +144,7 @@ class StepSnapshot(Message):
     name: Name
     policy: RetryPolicy
     reads: list[str] | None = Field(default=None, description="the document's fields that the step reads; none: all")
+    dedupe: bool = Field(default=False, description="its stored result answers a second execution")
 
 
 class StepState(Message):
@@ -161,6 +170,9 @@ class RunState(Message):
         default_factory=dict, description="edits of steps' inputs, oldest first"
     )
     policies: dict[str, RetryPolicy] = Field(default_factory=dict, description="policies for the next cycle of a step")
+    versions: dict[str, int] = Field(
+        default_factory=dict, description="how often a step's input was changed by edits: a part of its keys"
+    )
     letters: dict[str, str | None] = Field(default_factory=dict, description="open dead letters: step, order under way")
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
 
@@ -174,6 +186,8 @@ class RunInput(Message):
     steps: Annotated[list[StepSnapshot], Field(min_length=1, max_length=STEP_LIMIT)] | None = None
     key: Text255 | None = Field(default=None, description="idempotency key")
     generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
+    request_hash: str | None = Field(default=None, description="fingerprint of pipeline and payload")
+    key_expires_at: datetime | None = None
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
     state: RunState | None = None
@@ -218,11 +232,34 @@ class RunResult(Message):
 
 
 class StartedRun(Message):
-    """The answer to a start: the same key gives the same run, and says so."""
+    """The answer to a start: the same key gives the same run, and says so.
+
+    A key whose run has ended answers with what came of it: `response`, or where to read one that is too big to stand
+    here, or `error`.
+    """
 
     run_id: str
     is_cached: bool
     status: RunStatus
+    response: Any = Field(default=None, description="the run's output, once it succeeded")
+    response_at: str | None = Field(default=None, description="where to read an output that does not stand here")
+    error: str | None = Field(default=None, description="why the run failed, once it did")
+
+
+class KeyStatus(StrEnum):
+    """Where the run of an idempotency key is."""
+
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class KeyClaim(Message):
+    """What a run keeps of the idempotency key that it was started with, for the key's row."""
+
+    generation: int = 0
+    request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
+    expires_at: datetime
 
 
 class LastStep(Message):
@@ -230,6 +267,7 @@ class LastStep(Message):
 
     started_at: datetime
     key: str | None
+    claim: KeyClaim | None = Field(default=None, description="given when the run is the one of its key")
 
 
 class StepOrder(Message):
@@ -240,6 +278,7 @@ class StepOrder(Message):
     pipeline: str
     step: StepSnapshot
     cycle: int = 1
+    version: int = Field(default=0, description="how often its input was changed by edits: a part of its keys")
     document: dict[str, Any]
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
     correlation_id: str
@@ -277,6 +316,7 @@ class ModuleView(Message):
     name: str
     summary: str
     policy: RetryPolicy
+    dedupe: bool = False
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 

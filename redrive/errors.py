@@ -4,11 +4,17 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
 ├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
 │   ├── UnknownPipeline
-│   └── TooLarge
+│   ├── TooLarge
+│   └── IdempotencyMismatch  the key belongs to another request
 ├── RunNotFound
+├── LetterNotFound
+├── OrderRefused             an order was refused; nothing was changed
 ├── RunFailed                the run that was waited for ended FAILED
 ├── RunCanceled              the run that was waited for ended CANCELED
+├── KeyNotFound
+├── KeyInUse                 the key's run is open: a reset needs force
 ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
+│   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
 ├── StackError               the embedded stack cannot start
 └── StepError                why a step's attempt failed, with its category
     ├── Transient            raised by a module: try again
@@ -73,10 +79,37 @@ class TooLarge(InvalidInput):
     code = "too_large"
 
 
+class IdempotencyMismatch(InvalidInput):
+    """The key was used for another pipeline or payload. Both are named by their fingerprints, neither is shown."""
+
+    code = "idempotency_mismatch"
+
+    def __init__(self, key: str, *, known: str, given: str) -> None:
+        super().__init__(
+            f"key {key!r} belongs to another request (fingerprint {known}, this one has {given}): "
+            "send the first payload again, or use another key"
+        )
+        self.key = key
+        self.known = known
+        self.given = given
+
+
 class RunNotFound(RedriveError):
     """No run has that id."""
 
     code = "run_not_found"
+
+
+class LetterNotFound(RedriveError):
+    """No dead letter has that id."""
+
+    code = "dead_letter_not_found"
+
+
+class OrderRefused(RedriveError):
+    """An order was refused; nothing was changed."""
+
+    code = "order_refused"
 
 
 class RunFailed(RedriveError):
@@ -95,6 +128,24 @@ class Unavailable(RedriveError):
     """Something Redrive needs did not answer. Nothing is known to be wrong with the request: try again."""
 
     code = "unavailable"
+
+
+class OutcomeUnknown(Unavailable):
+    """Whether a start with a key happened is not known. Trying the same key again is safe, and tells."""
+
+    code = "outcome_unknown"
+
+
+class KeyNotFound(RedriveError):
+    """No such idempotency key is kept for the tenant."""
+
+    code = "key_not_found"
+
+
+class KeyInUse(RedriveError):
+    """The key's run is open: giving the key to another run needs force."""
+
+    code = "key_in_use"
 
 
 class StackError(RedriveError):

@@ -1,13 +1,22 @@
-"""Ids that are computed, not drawn: the run of an idempotency key, the key of a step's call. Pure."""
+"""Ids that are computed, not drawn: the run of an idempotency key, the key of a step's call, the fingerprint of a
+request. Pure."""
 
 import base64
 import hashlib
+import json
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import uuid_utils
 
 from redrive.errors import InvalidInput
 
-KEY_LIMIT = 255
+KEY_LIMIT: Final = 255
+KEY_TTL: Final = timedelta(days=30)
+LONGEST_KEY_TTL: Final = timedelta(days=3650)
+_SEPARATOR: Final = ":"
 
 
 def check_key(key: str) -> str:
@@ -15,9 +24,74 @@ def check_key(key: str) -> str:
     if not 1 <= len(key) <= KEY_LIMIT:
         raise InvalidInput(f"key: {len(key)} characters; an idempotency key has 1 to {KEY_LIMIT}")
     for position, character in enumerate(key):
-        if not character.isprintable() or character.isspace():
+        if not _is_visible(character):
             raise InvalidInput(f"key: character {position + 1} is {character!r}; only visible characters are allowed")
     return key
+
+
+def check_ttl(ttl: timedelta) -> timedelta:
+    """Return how long a key is kept, if that is a time that one can keep something."""
+    if not timedelta(0) < ttl <= LONGEST_KEY_TTL:
+        raise InvalidInput(f"ttl: {ttl} is not between 0 and {LONGEST_KEY_TTL.days} days")
+    return ttl
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and not character.isspace()
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """A key that says what it is for: `<domain>:<user>:<entity>:<operation>:<version>`.
+
+    The operation may have several parts (`module:resume`). In the other fields a `:` is written as `%3A`; in all of
+    them `%` is `%25` and what is not visible is percent-encoded, so that every text can be a field and comes back as
+    it was.
+    """
+
+    domain: str
+    user: str
+    entity: str
+    operation: str
+    version: str
+
+    @classmethod
+    def build(cls, domain: str, user: str, entity: str, operation: str, version: str) -> str:
+        """Return the key as text."""
+        return str(cls(domain, user, entity, operation, version))
+
+    @classmethod
+    def parse(cls, key: str) -> "IdempotencyKey":
+        """Read the fields of a key, or say that it does not follow the convention."""
+        parts = check_key(key).split(_SEPARATOR)
+        if len(parts) < 5:
+            raise InvalidInput(f"key {key!r}: not of the form <domain>:<user>:<entity>:<operation>:<version>")
+        domain, user, entity, *operation, version = parts
+        fields = (domain, user, entity, _SEPARATOR.join(operation), version)
+        try:
+            return cls(*(unquote(field, errors="strict") for field in fields))
+        except UnicodeDecodeError:
+            raise InvalidInput(f"key {key!r}: its percent-encoding is not UTF-8") from None
+
+    def __str__(self) -> str:
+        for name, value in vars(self).items():
+            if not value:
+                raise InvalidInput(f"key: its {name} is empty")
+        fields = [_escaped(field, _SEPARATOR if number == 3 else "") for number, field in enumerate(astuple(self))]
+        return check_key(_SEPARATOR.join(fields))
+
+
+def _escaped(text: str, keep: str) -> str:
+    """Write a field with percent-encoding for what would be read as something else."""
+    try:
+        return "".join(
+            character
+            if character in keep or (_is_visible(character) and character not in ":%")
+            else quote(character, safe="")
+            for character in text
+        )
+    except UnicodeEncodeError:
+        raise InvalidInput(f"key: {text!r} is not valid text") from None
 
 
 def run_id_for_key(tenant: str, key: str, generation: int = 0) -> str:
@@ -37,6 +111,38 @@ def new_request_id() -> str:
     return uuid_utils.uuid7().hex
 
 
-def step_key(run_id: str, step: str, operation: str) -> str:
-    """Return the key that every attempt of a step sends with one of its calls."""
-    return f"{run_id}:{step}:{operation}"
+def step_key(run_id: str, step: str, operation: str, version: int = 0) -> str:
+    """Return the key that every attempt of a step sends with one of its calls.
+
+    A step whose input was edited makes another call: its keys have a version part.
+    """
+    # An operation called `create:v2` must not share the key of `create` after an edit.
+    key = f"{run_id}:{step}:{_escaped(operation, '')}"
+    return f"{key}:v{version + 1}" if version else key
+
+
+def request_hash(pipeline: str, payload: dict[str, Any]) -> str:
+    """Return the fingerprint of a request: equal for equal pipelines and equal JSON values.
+
+    The order of an object's names does not matter, and a number is its value: `1.0` is `1`, `1e2` is `100`. Texts are
+    compared as they are, without normal forms; `true` is not `1`, and a name with `null` is not a missing name.
+    """
+    try:
+        # Sorted by code points; ASCII, so that no encoder's choice of escapes matters.
+        text = json.dumps({"payload": _canonical(payload), "pipeline": pipeline}, sort_keys=True, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidInput(f"payload: cannot be compared with that of another start: {error}") from None
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    """Return a JSON value with one spelling for each number."""
+    match value:
+        case dict():
+            return {name: _canonical(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_canonical(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value

@@ -38,15 +38,16 @@ class ModuleContext:
     log: structlog.stdlib.BoundLogger
     http: ServiceClient
     heartbeat: Callable[[], None]
+    version: int = 0
 
     @property
     def idempotency_key(self) -> str:
-        """The key of this step as a whole: the same for every attempt, cycle and replay."""
+        """The key of this step as a whole: the same for every attempt, cycle and replay with the same input."""
         return self.key_for("run")
 
     def key_for(self, operation: str) -> str:
         """Return the key of one of the step's operations, for a service that is not called through `http`."""
-        return step_key(self.run_id, self.step, operation)
+        return step_key(self.run_id, self.step, operation, self.version)
 
 
 ModuleFunction = Callable[[ModuleContext, In], Awaitable[Out]]
@@ -61,6 +62,7 @@ class Module(Generic[In, Out]):
     input_model: type[In]
     output_model: type[Out]
     policy: RetryPolicy
+    dedupe: bool = False
 
     async def __call__(self, ctx: ModuleContext, given: In) -> Out:
         return await self.function(ctx, given)
@@ -89,7 +91,7 @@ class Module(Generic[In, Out]):
 
     def snapshot(self) -> StepSnapshot:
         """Return what a run remembers of this module."""
-        return StepSnapshot(name=self.name, policy=self.policy, reads=self.reads)
+        return StepSnapshot(name=self.name, policy=self.policy, reads=self.reads, dedupe=self.dedupe)
 
     def view(self) -> ModuleView:
         """Describe the module to an operator."""
@@ -97,6 +99,7 @@ class Module(Generic[In, Out]):
             name=self.name,
             summary=(inspect.getdoc(self.function) or "").partition("\n")[0],
             policy=self.policy,
+            dedupe=self.dedupe,
             input_schema=self.input_model.model_json_schema(),
             output_schema=self.output_model.model_json_schema(mode="serialization"),
         )
@@ -122,9 +125,13 @@ class Registry:
     pipelines: dict[str, "Pipeline"] = field(default_factory=dict)
 
     def module(
-        self, name: str, *, policy: RetryPolicy = STEP, timeout: timedelta | None = None
+        self, name: str, *, policy: RetryPolicy = STEP, timeout: timedelta | None = None, dedupe: bool = False
     ) -> Callable[[ModuleFunction[In, Out]], Module[In, Out]]:
-        """Make a module of an async function `(ctx, input: Model) -> Model`."""
+        """Make a module of an async function `(ctx, input: Model) -> Model`.
+
+        With `dedupe` its result is stored, and answers when the step is executed again with the same input: two more
+        writes to the database for each execution, which then cannot go on without one.
+        """
         chosen = policy if timeout is None else policy.model_copy(update={"timeout": timeout})
 
         def register(function: ModuleFunction[In, Out]) -> Module[In, Out]:
@@ -134,7 +141,7 @@ class Registry:
                     f"module {name!r} ({_origin(function)}): the name is taken by {self.modules[name].origin}"
                 )
             models: tuple[type[In], type[Out]] = _models_of(name, function)
-            made = Module(name, function, *models, chosen)
+            made = Module(name, function, *models, chosen, dedupe)
             self.modules[name] = made
             return made
 

@@ -9,22 +9,10 @@ class WrongUsage(InvalidInput):
     code = "wrong_usage"
 
 
-class LetterNotFound(RedriveError):
-    """No dead letter has that id."""
-
-    code = "dead_letter_not_found"
-
-
 class NotConfirmed(RedriveError):
     """Nobody said yes; nothing was changed."""
 
     code = "not_confirmed"
-
-
-class OrderRefused(RedriveError):
-    """An order was refused; nothing was changed."""
-
-    code = "order_refused"
 
 
 class RunParked(RedriveError):

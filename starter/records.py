@@ -8,9 +8,8 @@ import asyncpg
 
 from redrive.connection import database_url
 from redrive.dead_letters import LetterId
-from redrive.errors import Unavailable
+from redrive.errors import LetterNotFound, Unavailable
 from redrive.settings import Settings
-from starter.errors import LetterNotFound
 from store.connection import database_problem
 from store.database import Database
 from store.dead_letter_lists import audit_trail, get_letter

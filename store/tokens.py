@@ -21,8 +21,8 @@ PREFIX: Final = "rdt_"
 LONGEST_LIFE: Final = timedelta(days=366)
 _COLUMNS: Final = "id, tenant, name, role, rights, created_by, created_at, expires_at, revoked_by, revoked_at"
 _INSERT: Final = f"""
-    INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval) RETURNING {_COLUMNS}
+    INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at, person)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval, $9) RETURNING {_COLUMNS}
 """  # noqa: S608
 _REVOKE: Final = f"""
     UPDATE redrive.api_tokens SET revoked_by = $2, revoked_at = now() WHERE id = $1 AND revoked_at IS NULL
@@ -53,7 +53,10 @@ class NewToken(TokenRow):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWish:
-    """A token to be made. Without rights it gets those of its role; without a tenant it is an owner's."""
+    """A token to be made. Without rights it gets those of its role; without a tenant it is an owner's.
+
+    `person` answers for what it does; without one, the token itself.
+    """
 
     name: str
     role: Role
@@ -61,6 +64,7 @@ class TokenWish:
     created_by: str
     lasts: timedelta
     rights: frozenset[Right] | None = None
+    person: str | None = None
 
 
 def hashed(secret: str) -> bytes:
@@ -115,6 +119,7 @@ async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]",
         hashed(secret),
         clean(wish.created_by),
         wish.lasts,
+        wish.person or f"token:{token_id}",
     )
     if row is None:
         raise LookupError(f"token {token_id!r} was not written")
@@ -129,6 +134,13 @@ async def list_tokens(pool: Pool, tenant: str | None, limit: int = 200) -> list[
             limit,
         )
     return [TokenRow.model_validate(dict(row)) for row in rows]
+
+
+async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow | None:
+    """Return a token of a tenant, or of any."""
+    async with reading(pool, tenant) as connection:
+        row = await connection.fetchrow(f"SELECT {_COLUMNS} FROM api_tokens WHERE id = $1", clean(token_id))  # noqa: S608
+    return TokenRow.model_validate(dict(row)) if row else None
 
 
 async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> TokenRow | None:
@@ -161,4 +173,5 @@ def principal(row: asyncpg.Record, *, is_token: bool) -> Principal:
         role=Role(row["role"]),
         tenant=tenant,
         rights=frozenset(Right(right) for right in known),
+        person=row["person"],
     )

@@ -4,8 +4,11 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from console.problems import MEDIA_TYPE, Problem
-from redrive.contracts import Message
+from console.problems import MEDIA_TYPE, Refusal
+from console.schema import PROBLEM
+from redrive.contracts import Message, Text255
+from redrive.dead_letters import Answer, Reason
+from redrive.errors import OrderRefused
 
 _MEANINGS: Final = {
     400: "Not understood",
@@ -26,7 +29,7 @@ _EVERYWHERE: Final = (401, 403, 422, 429, 503)
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the refusals of a route, for the schema: these, and those that every route has."""
-    content = {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}
+    content = {MEDIA_TYPE: {"schema": PROBLEM}}
     return {status: {"description": _MEANINGS[status], "content": content} for status in {*_EVERYWHERE, *statuses}}
 
 
@@ -34,3 +37,20 @@ class Listed(Message):
     """What every list has."""
 
     cursor: str | None = Field(default=None, description="give it to get the next page; none: there are no more")
+
+
+class Ordering(Message):
+    """What every order says. Who gives it is the caller."""
+
+    reason: Reason = Field(description="why; kept in the audit log")
+    request_id: Text255 | None = Field(
+        default=None, description="the same id again is the same order, carried out once and answered alike"
+    )
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return the answer to an order that was accepted, or refuse with what it says."""
+    if answer.accepted:
+        return answer
+    action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"
+    raise Refusal(409, "run_gone" if answer.orphaned else OrderRefused.code, answer.message, action)

@@ -12,6 +12,8 @@ CREATE TABLE redrive.api_tokens (
     rights text[] NOT NULL,
     hash bytea NOT NULL UNIQUE,
     created_by text NOT NULL,
+    -- Who answers for what it does: the person who made it, or the token itself when it was made on the command line.
+    person text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,
     revoked_by text,
@@ -46,29 +48,30 @@ CREATE TABLE redrive.sessions (
 CREATE INDEX sessions_by_expiry ON redrive.sessions (expires_at);
 
 CREATE FUNCTION redrive.token_by_hash(
-    secret bytea, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[]
+    secret bytea, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[], OUT person text
 ) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT token.id, token.tenant, token.name, token.role, token.rights FROM redrive.api_tokens AS token
+    SELECT token.id, token.tenant, token.name, token.role, token.rights, token.person FROM redrive.api_tokens AS token
     WHERE token.hash = secret AND token.revoked_at IS NULL AND token.expires_at > now()
 $$;
 
 CREATE FUNCTION redrive.active_member(
-    who text, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[]
+    who text, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[], OUT person text
 ) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT member.subject, member.tenant, member.subject, member.role, member.rights FROM redrive.members AS member
-    WHERE member.subject = who AND member.active
+    SELECT member.subject, member.tenant, member.subject, member.role, member.rights, 'member:' || member.subject
+    FROM redrive.members AS member WHERE member.subject = who AND member.active
 $$;
 
 -- A session is worth what its token or member is worth now: a revoked token ends its sessions.
 CREATE FUNCTION redrive.session_by_hash(
-    secret bytea, OUT is_token boolean, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[]
+    secret bytea,
+    OUT is_token boolean, OUT id text, OUT tenant text, OUT name text, OUT role text, OUT rights text[], OUT person text
 ) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT true, token.id, token.tenant, token.name, token.role, token.rights
+    SELECT true, token.id, token.tenant, token.name, token.role, token.rights, token.person
     FROM redrive.sessions AS session JOIN redrive.api_tokens AS token ON token.id = session.token_id
     WHERE session.hash = secret AND session.kind = 'session' AND session.expires_at > now()
         AND token.revoked_at IS NULL AND token.expires_at > now()
     UNION ALL
-    SELECT false, member.subject, member.tenant, member.subject, member.role, member.rights
+    SELECT false, member.subject, member.tenant, member.subject, member.role, member.rights, 'member:' || member.subject
     FROM redrive.sessions AS session JOIN redrive.members AS member ON member.subject = session.subject
     WHERE session.hash = secret AND session.kind = 'session' AND session.expires_at > now() AND member.active
 $$;
@@ -153,6 +156,34 @@ CREATE TRIGGER audit_access AFTER INSERT OR UPDATE ON redrive.api_tokens
 CREATE TRIGGER audit_access AFTER INSERT OR UPDATE ON redrive.members
     FOR EACH ROW EXECUTE FUNCTION redrive.audit_access();
 
+-- Edits that wait for another pair of eyes: one row for each plan, by its hash, good for an hour.
+CREATE TABLE redrive.approvals (
+    tenant text NOT NULL,
+    plan_hash text NOT NULL,
+    dead_letter text NOT NULL,
+    -- What would be done, redacted: enough for whoever approves it.
+    plan jsonb NOT NULL,
+    reason text NOT NULL,
+    requested_by text NOT NULL,
+    -- Who answers for the request: a token that somebody made counts as them.
+    requested_person text NOT NULL,
+    requested_at timestamptz NOT NULL DEFAULT now(),
+    expires_at timestamptz NOT NULL DEFAULT now() + interval '1 hour',
+    approved_by text,
+    approved_at timestamptz,
+    -- The order that the approval was used for: the same order again may use it again.
+    used_for text,
+    PRIMARY KEY (tenant, plan_hash)
+);
+CREATE INDEX approvals_by_time ON redrive.approvals (tenant, requested_at DESC);
+
+-- For the newest lines of all tenants.
+CREATE INDEX audit_log_by_time ON redrive.audit_log (at DESC, tenant DESC, number DESC);
+
+ALTER TABLE redrive.approvals ENABLE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON redrive.approvals USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
+GRANT SELECT, INSERT, UPDATE ON redrive.approvals TO redrive_app;
+
 ALTER TABLE redrive.api_tokens ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE redrive.sessions ENABLE ROW LEVEL SECURITY;
@@ -162,7 +193,7 @@ CREATE POLICY tenant ON redrive.members USING (redrive.sees(tenant)) WITH CHECK 
 -- Hashes are not for reading, and what a token may do is never changed: a new one is made.
 GRANT SELECT (id, tenant, name, role, rights, created_by, created_at, expires_at, revoked_by, revoked_at)
     ON redrive.api_tokens TO redrive_app;
-GRANT INSERT (id, tenant, name, role, rights, hash, created_by, expires_at) ON redrive.api_tokens TO redrive_app;
+GRANT INSERT (id, tenant, name, role, rights, hash, created_by, person, expires_at) ON redrive.api_tokens TO redrive_app;
 GRANT UPDATE (revoked_by, revoked_at) ON redrive.api_tokens TO redrive_app;
 GRANT SELECT ON redrive.members TO redrive_app;
 REVOKE ALL ON FUNCTION redrive.token_by_hash, redrive.active_member, redrive.session_by_hash,

@@ -9,18 +9,22 @@ import pytest
 from fastapi import FastAPI
 
 from console.app import build_app
+from redrive import Redrive, Registry
 from redrive.access import Role
+from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
 from store.pool import open_pool
 from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
+from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.store.letters import new_tenant
+from worker import running_worker
 
 ADDRESS = "http://console.test"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def console_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Settings for the session's servers, with a task queue of the file's own."""
     return Settings(
@@ -32,7 +36,7 @@ def console_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory)
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 async def app(console_settings: Settings) -> AsyncIterator[FastAPI]:
     """The application, as the console's process builds it."""
     app = build_app(console_settings)
@@ -40,11 +44,31 @@ async def app(console_settings: Settings) -> AsyncIterator[FastAPI]:
         yield app
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 async def pool(stack: StackInfo) -> AsyncIterator[Pool]:
     """The application's connections to the records."""
     async with await open_pool(stack.database_url.get_secret_value()) as pool:
         yield pool
+
+
+@pytest.fixture(scope="package")
+async def lab(console_settings: Settings) -> AsyncIterator[Redrive]:
+    """A worker that knows the laboratory's pipelines, and a client of it."""
+    registry = Registry()
+    register(registry)
+    async with running_worker(console_settings, registry):
+        client = await connect_temporal(console_settings)
+        yield Redrive(client, task_queue=console_settings.task_queue, registry=registry)
+
+
+@pytest.fixture
+async def case(lab: Redrive, console_settings: Settings, stack: StackInfo, tenant: str) -> AsyncIterator[Case]:
+    """A run to be, of the test's tenant."""
+    temporal = await connect_temporal(console_settings)
+    made = Case(lab, temporal, stack.database_url.get_secret_value(), console_settings.task_queue)
+    made.tenant = tenant
+    yield made
+    del SERVICES[made.name]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, FastAPI
 
-from console import signing_in
+from console import signing_in, web
 from console.api import approvals, audit, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
 from console.desk import Desk
 from console.guard import BodyGuard
@@ -45,6 +45,7 @@ def build_app(settings: Settings) -> FastAPI:
     app.include_router(_api(), prefix=PREFIX)
     for part in (health, metrics, signing_in):
         app.include_router(part.router, include_in_schema=False)
+    web.mount(app)
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics)

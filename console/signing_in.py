@@ -14,15 +14,22 @@ from console.desk import Desk, TheDesk
 from console.oidc import Flow, Provider
 from console.problems import Refusal
 from console.security import COOKIE, CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
+from console.web.routes import PageRoute, sign_in_page
 from store.sessions import close_session, open_link_session, open_member_session, open_token_session
 from store.tokens import new_secret
 
-router = APIRouter(tags=["signing in"], include_in_schema=False)
+router = APIRouter(tags=["signing in"], include_in_schema=False, route_class=PageRoute)
 HOME: Final = "/"
 SIGN_IN: Final = "/sign-in"
 FLOW_COOKIE: Final = "redrive_flow"
 _FLOW_LASTS: Final = 600
 Next = Annotated[str, Query(alias="next")]
+
+
+@router.get(SIGN_IN)
+async def sign_in(request: Request, following: Next = HOME) -> Response:
+    """Show the way in."""
+    return sign_in_page(request, local_path(following))
 
 
 @router.post(SIGN_IN)

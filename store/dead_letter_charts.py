@@ -41,8 +41,8 @@ async def failed_hours(pool: Pool, tenant: str | None, now: datetime) -> list[Fa
     of_tenant(query, tenant)
     first, last, most = query.add(end - timedelta(hours=HOURS)), query.add(end), query.add(HOUR_LIMIT)
     within = f"{query.sql} AND last_failed_at >= begin AND last_failed_at < begin + interval '1 hour'"
-    some = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} LIMIT {most}) AS some)"  # noqa: S608
-    still = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} AND {OPEN} LIMIT {most}) AS some)"  # noqa: S608
+    some = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} LIMIT {most}) AS counted)"  # noqa: S608
+    still = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} AND {OPEN} LIMIT {most}) AS counted)"  # noqa: S608
     async with reading(pool, tenant, in_order=True) as connection:
         rows = await connection.fetch(
             f"""
@@ -52,6 +52,4 @@ async def failed_hours(pool: Pool, tenant: str | None, now: datetime) -> list[Fa
             """,  # noqa: S608
             *query.parameters,
         )
-    return [
-        FailedHour(begin=row["begin"], open=row["open"], closed=max(0, row["total"] - row["open"])) for row in rows
-    ]
+    return [FailedHour(begin=row["begin"], open=row["open"], closed=max(0, row["total"] - row["open"])) for row in rows]

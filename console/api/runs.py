@@ -103,7 +103,7 @@ async def run(desk: TheDesk, _caller: Reader, tenant: Scope, run_id: str) -> Run
     try:
         view = await own_run(desk, tenant, run_id)
     except RunNotFound:
-        view = await _remembered(desk, tenant, run_id)
+        view = await remembered_run(desk, tenant, run_id)
     return RunDetail(**dict(view), links=desk.links(run=run_id))
 
 
@@ -119,7 +119,7 @@ async def own_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
     return view
 
 
-async def _remembered(desk: Desk, tenant: str | None, run_id: str) -> RunView:
+async def remembered_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
     """Return what the records say of a run that Temporal has forgotten."""
     row = await get_run(await desk.pool(), tenant, run_id)
     if row is None:

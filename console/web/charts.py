@@ -28,7 +28,6 @@ class Bar(NamedTuple):
     closed_height: float
     label: str
     title: str
-    hour: FailedHour
 
 
 class Bars(NamedTuple):
@@ -48,8 +47,9 @@ def hour_bars(hours: Sequence[FailedHour]) -> Bars:
         more = "at least " if hour.total >= HOUR_LIMIT else ""
         title = f"{hour.begin:%d %b %H:%M} UTC: {more}{hour.total} failed, {hour.open} of them open"
         label = f"{hour.begin:%H:%M}" if hour.begin.hour % 6 == 0 else ""
-        heights = (HEIGHT * hour.open / top, HEIGHT * hour.closed / top)
-        bars.append(Bar(round(index * slot + _GAP / 2, 1), round(slot - _GAP, 1), *_rounded(heights), label, title, hour))
+        x, width = round(index * slot + _GAP / 2, 1), round(slot - _GAP, 1)
+        heights = _rounded((HEIGHT * hour.open / top, HEIGHT * hour.closed / top))
+        bars.append(Bar(x, width, *heights, label, title))
     return Bars(bars, top, top // 2)
 
 
@@ -63,7 +63,7 @@ def nice_top(largest: int) -> int:
     """Return the next round number that is not below the largest value: 4, 10, 20, 50, 100, 200 …"""
     if largest <= 4:
         return 4
-    size = 10 ** math.floor(math.log10(largest))
+    size: int = 10 ** math.floor(math.log10(largest))
     return next(step * size for step in _NICE if step * size >= largest)
 
 
@@ -71,7 +71,7 @@ class Share(NamedTuple):
     """One of several amounts: its name, its size, and its length next to the largest, from 0 to 100."""
 
     name: str
-    count: int
+    amount: int
     length: float
 
 

@@ -46,8 +46,8 @@ def merge_patch_between(shown: dict[str, Any], edited: dict[str, Any]) -> dict[s
         before = shown.get(name)
         if name in shown and value == before and type(value) is type(before):
             continue
-        both = isinstance(value, dict) and isinstance(before, dict)
-        patch[name] = merge_patch_between(before, value) if both else value
+        is_inside = isinstance(value, dict) and isinstance(before, dict)
+        patch[name] = merge_patch_between(before or {}, value) if is_inside else value
     return patch
 
 

@@ -9,10 +9,10 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator
 
 from console.desk import Desk, TheDesk
 from console.problems import Refusal
-from console.security import Scope
+from console.security import Reader, Scope
 from console.web.charts import strip
 from console.web.render import show
-from console.web.routes import Viewer, page_router, query_of, read_query
+from console.web.routes import page_router, query_of, read_query
 from redrive.access import Principal, Right
 from redrive.dead_letters import MAX_REPLAYS, LetterStatus
 from redrive.errors import Category
@@ -55,11 +55,18 @@ class LettersAsked(BaseModel):
 
 @router.get("/dead-letters")
 @router.get("/app/admin/dlq")
-async def dead_letters(request: Request, desk: TheDesk, caller: Viewer, tenant: Scope) -> Response:
+async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
     """Show dead letters: those alike as groups, or one by one."""
     asked = read_query(LettersAsked, request)
     counts = await status_counts(await desk.pool(), tenant)
-    values = {"asked": asked, "query": query_of(request), "counts": counts, "tenant": tenant, "url": _url(request)}
+    values: dict[str, Any] = {
+        "asked": asked,
+        "query": query_of(request),
+        "counts": counts,
+        "categories": list(Category),
+        "tenant": tenant,
+        "url": _url(request),
+    }
     if asked.view == "list" or asked.text:
         return await _list(request, desk, caller, asked, values)
     return await _groups(request, desk, caller, asked, values)
@@ -98,7 +105,7 @@ def _url(request: Request) -> Any:
 
 @router.get("/dead-letters/{letter_id}")
 @router.get("/app/admin/dlq/{letter_id}")
-async def dead_letter(request: Request, desk: TheDesk, caller: Viewer, tenant: Scope, letter_id: str) -> Response:
+async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str) -> Response:
     """Show one dead letter: why it died, its story, its input, and what can be ordered."""
     record = await find_letter(desk, tenant, letter_id)
     trail = await audit_trail(await desk.pool(), record.tenant, record.id)

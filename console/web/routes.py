@@ -1,20 +1,20 @@
 """What all pages share: who looks at them, and how a refusal is shown to a person."""
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import asyncpg
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from console.problems import Place, Refusal, refusal_of, unacceptable
-from console.security import needs, principal
+from console.desk import desk_of
+from console.problems import Place, Problem, Refusal, refusal_of, unacceptable
+from console.security import principal
 from console.web.render import show
-from redrive.access import Principal, Right
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, RedriveError, Unavailable
 from store.connection import database_problem
@@ -26,7 +26,7 @@ _KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
 
 
 class PageRoute(APIRoute):
-    """A route that answers refusals with a page, and strangers with the way to the sign-in."""
+    """A route that answers a browser's refusals with a page, and strangers with the way to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, with what it raises turned into a page."""
@@ -36,6 +36,8 @@ class PageRoute(APIRoute):
             try:
                 return await handler(request)
             except _KNOWN as error:
+                if "text/html" not in request.headers.get("accept", "") and "hx-request" not in request.headers:
+                    raise
                 return await refused(request, _refusal(error))
 
         return answer
@@ -49,6 +51,8 @@ def page_router() -> APIRouter:
 async def refused(request: Request, refusal: Refusal) -> Response:
     """Show why a page cannot be seen; without a session, lead to the sign-in and back."""
     problem = refusal.problem
+    if problem.status == 401 and request.url.path.startswith(SIGN_IN):
+        return sign_in_page(request, problem=problem)
     if problem.status == 401:
         return _to_sign_in(request)
     try:
@@ -58,6 +62,19 @@ async def refused(request: Request, refusal: Refusal) -> Response:
     answer = show(request, caller, "problem.html", problem.status, problem=problem)
     answer.headers.update(refusal.headers)
     return answer
+
+
+def sign_in_page(request: Request, following: str = "/", problem: Problem | None = None) -> Response:
+    """Show the way in, with why the last try failed."""
+    return show(
+        request,
+        None,
+        "sign_in.html",
+        problem.status if problem else 200,
+        problem=problem,
+        following=following,
+        has_provider=desk_of(request).settings.oidc is not None,
+    )
 
 
 def _to_sign_in(request: Request) -> Response:
@@ -88,7 +105,3 @@ def read_query(kind: type[Asked], request: Request) -> Asked:
         return kind.model_validate(query_of(request))
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from None
-
-
-Viewer = Annotated[Principal, Depends(needs(Right.READ))]
-Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]

@@ -111,6 +111,8 @@ function changed() {
   }, 400);
 }
 
+body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
+
 const kept = {};
 const isBusy = (region) => find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
 

@@ -10,12 +10,23 @@ from typing import Any, Final
 import asyncpg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
-from redrive.errors import RedriveError, Unavailable
+from redrive.errors import (
+    IdempotencyMismatch,
+    InvalidInput,
+    LetterNotFound,
+    RedriveError,
+    RunNotFound,
+    TooLarge,
+    Unavailable,
+    UnknownPipeline,
+)
 from redrive.logs import get_logger
 from store.connection import database_problem
 
@@ -70,16 +81,20 @@ class Refusal(RedriveError):
         self.headers = dict(headers or {})
 
 
-# How the errors of the SDK are answered: the status, and what to do. The sentence is the error's own.
-_ANSWERS: Final[dict[str, tuple[int, str]]] = {
-    "invalid_input": (400, "correct the request; nothing was changed"),
-    "unknown_pipeline": (422, "take a pipeline that GET /api/v1/modules lists"),
-    "too_large": (413, "send less, or a reference to the data"),
-    "run_not_found": (404, "look the id up with GET /api/v1/runs"),
-    "dead_letter_not_found": (404, "look the id up with GET /api/v1/workflow-dlq"),
-    "idempotency_mismatch": (422, "take another Idempotency-Key for another request"),
-    "unavailable": (503, "try again; with the same key or request id it is done once"),
+# How the errors of the SDK, and those below them in its tree, are answered: the status, and what to do. The sentence is
+# the error's own.
+_ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
+    InvalidInput: (400, "correct the request; nothing was changed"),
+    UnknownPipeline: (422, "take a pipeline that GET /api/v1/modules lists"),
+    TooLarge: (413, "send less, or a reference to the data"),
+    IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
+    RunNotFound: (404, "look the id up with GET /api/v1/runs"),
+    LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
+    Unavailable: (503, "try again; with the same key or request id it is done once"),
+    RedriveError: (500, "tell the operators of this console"),
 }
+# Not the database's weather but an error of ours.
+_MISTAKES: Final = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _BY_STATUS: Final = {
     404: ("not_found", "GET /api/v1/openapi.json lists what there is"),
     405: ("method_not_allowed", "take a method that the header Allow names"),
@@ -90,7 +105,7 @@ def refusal_of(error: RedriveError) -> Refusal:
     """Turn an error of the SDK into an answer."""
     if isinstance(error, Refusal):
         return error
-    status, action = _ANSWERS.get(error.code, (500, "tell the operators of this installation"))
+    status, action = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
     headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
     return Refusal(status, error.code, str(error), action, headers=headers)
 
@@ -125,14 +140,30 @@ def _place(problem: Mapping[str, Any]) -> Place:
     return Place(place=place.encode("utf-8", "replace").decode(), problem=problem["msg"])
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return respond(_unexpected(error))
     code, action = _BY_STATUS.get(error.status_code, ("refused", "correct the request"))
-    return respond(Refusal(error.status_code, code, str(error.detail), action, headers=error.headers))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # The framework names the methods of one route; several may share a path.
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return respond(Refusal(error.status_code, code, str(error.detail), action, headers=headers))
+
+
+def _methods(request: Request) -> set[str]:
+    return {
+        method
+        for route in iter_route_contexts(request.app.routes)
+        if route.path and compile_path(route.path)[0].match(request.url.path)
+        for method in route.methods or ()
+    }
 
 
 async def _on_database_error(_request: Request, error: Exception) -> Response:
+    schema_is_old = isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError)
+    if isinstance(error, _MISTAKES) and not schema_is_old:
+        return respond(_unexpected(error))
     _log.warning("console.database_failed", error_type=type(error).__name__, error=str(error))
     return respond(refusal_of(Unavailable(database_problem(error))))
 

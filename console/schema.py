@@ -33,4 +33,18 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     components.setdefault("schemas", {}).update(problem.pop("$defs", {}), Problem=problem)
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
+    _loosen(schema)
     return schema
+
+
+def _loosen(value: Any) -> None:
+    """Drop `format: duration`: it means RFC 3339's, which knows no `PT0.25S`, and ours are ISO 8601's."""
+    if isinstance(value, dict):
+        if value.get("format") == "duration":
+            del value["format"]
+            value.setdefault("description", "a duration as in ISO 8601, `PT0.25S`")
+        for item in value.values():
+            _loosen(item)
+    elif isinstance(value, list):
+        for item in value:
+            _loosen(item)

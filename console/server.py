@@ -1,6 +1,5 @@
 """The console as a process: the application on a port, until SIGTERM or Ctrl-C."""
 
-import signal
 from types import FrameType
 from typing import Final
 
@@ -49,7 +48,7 @@ async def serve(settings: Settings) -> None:
         raise Unavailable(
             f"REDRIVE_CONSOLE_ADDRESS={settings.console_address!r}: cannot listen there; take another port"
         ) from None
-    _log.info("console.stopped", signal=signal.SIGTERM.name)
+    _log.info("console.stopped")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     services: dict[str, ServiceSettings] = {}
     alerts: AlertSettings = AlertSettings()
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
     user_header: str = "x-redrive-user"
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
@@ -65,7 +66,6 @@ class Settings(BaseSettings):
     web_ui: str | None = Field(default=None, description="the Temporal Web UI's address, for links into it")
     oidc: OidcSettings | None = None
     session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
-    approvals: bool = Field(default=False, description="whether another admin must approve edits")
     rate_limit: str = Field(default="1200/minute", description="requests of one principal")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "pretty"] = "auto"

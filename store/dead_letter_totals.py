@@ -29,6 +29,6 @@ async def total(pool: Pool, chosen: LetterFilter) -> Total | None:
             wanted = [chosen.status] if chosen.status else list(LetterStatus)
             return Total(count=await connection.fetchval(_COUNTERS, wanted), exact=True)
         query = conditions(chosen)
-        some = deep(chosen, query, "1", COUNTED)
-        count: int = await connection.fetchval(f"SELECT count(*) FROM ({some}) AS some", *query.parameters)  # noqa: S608
+        fitting = deep(chosen, query, "1", COUNTED)
+        count: int = await connection.fetchval(f"SELECT count(*) FROM ({fitting}) AS fitting", *query.parameters)  # noqa: S608
     return Total(count=count, exact=count < COUNTED)

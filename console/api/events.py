@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
+import asyncpg
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
 from console.api.answers import refusals
 from console.changes import Listener
 from console.desk import Desk, TheDesk
-from console.problems import Refusal
 from console.security import Reader, Scope, principal
+from redrive.errors import RedriveError
 from store.changes import Change, changes_after, heads
 
 router = APIRouter(tags=["events"])
 # How often a silent stream says that it lives, and asks whether its caller may still listen.
 PULSE: Final = 15.0
+_RESYNC: Final = "event: resync\ndata: {}\n\n"
 LastSeen = Annotated[
     str | None, Header(alias="Last-Event-ID", description="go on after this one; only in the stream of one tenant")
 ]
@@ -42,7 +44,7 @@ async def _stream(request: Request, desk: Desk, tenant: str | None, last: str | 
         yield "retry: 2000\n\n"
         seen = _number(last) if tenant is not None else None
         if tenant is None or seen is None:
-            yield "event: resync\ndata: {}\n\n"
+            yield _RESYNC
             seen = (await heads(await desk.pool(), tenant)).get(tenant, 0) if tenant else 0
         else:
             async for change in _missed(desk, tenant, seen):
@@ -67,36 +69,33 @@ async def _missed(desk: Desk, tenant: str, seen: int) -> AsyncIterator[Change]:
 
 
 async def _live(request: Request, desk: Desk, listener: Listener, seen: int) -> AsyncIterator[str]:
-    while not desk.stopping.is_set():
-        try:
-            async with asyncio.timeout(PULSE):
-                change = await _next(desk, listener)
-        except TimeoutError:
-            if not await _still_allowed(request):
+    stopping, getting = asyncio.ensure_future(desk.stopping.wait()), None
+    try:
+        while not desk.stopping.is_set():
+            getting = asyncio.ensure_future(listener.changes.get())
+            await asyncio.wait({getting, stopping}, timeout=PULSE, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                change = getting.result()
+                if change is None:
+                    yield _RESYNC
+                elif listener.tenant is None or change.number > seen:
+                    yield _event(change, with_id=listener.tenant is not None)
+                continue
+            getting.cancel()
+            if desk.stopping.is_set() or not await _still_allowed(request):
                 return
             yield ": here\n\n"
-            continue
-        if change is None:
-            yield "event: resync\ndata: {}\n\n"
-        elif listener.tenant is None or change.number > seen:
-            yield _event(change, with_id=listener.tenant is not None)
-
-
-async def _next(desk: Desk, listener: Listener) -> Change | None:
-    """Return the next change; None also when the console stops, which ends the stream."""
-    getting, stopping = asyncio.ensure_future(listener.changes.get()), asyncio.ensure_future(desk.stopping.wait())
-    try:
-        await asyncio.wait({getting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return getting.result() if getting.done() else None
     finally:
-        getting.cancel()
         stopping.cancel()
+        if getting:
+            getting.cancel()
 
 
 async def _still_allowed(request: Request) -> bool:
+    """Ask again who listens. When that cannot be told, the stream ends, and the page comes back."""
     try:
         await principal(request)
-    except Refusal:
+    except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         return False
     return True
 

@@ -1,8 +1,10 @@
 """`redrive tokens …`: API tokens for the console and its API."""
 
+import os
 from dataclasses import replace
 
 from cyclopts import App
+from pydantic import SecretStr
 from rich.table import Table
 
 from redrive.access import Right, Role, parse_role
@@ -11,11 +13,14 @@ from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.errors import WrongUsage
+from starter.first_token import link_address, sign_in_link
 from starter.orders import By, asked_by
 from starter.records import open_records
+from starter.stack.state import StateDirectory, find_running
 from starter.terminal import Json, console, errors, plain
 from starter.times import parse_duration
 from starter.views import print_json
+from store.sessions import create_link
 from store.tokens import (
     NewToken,
     TokenRow,
@@ -142,3 +147,34 @@ async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
         print_json(row)
     else:
         console.print(f"revoked {row.id}", markup=False)
+
+
+@app.command
+async def link(*, token: str | None = None, console_url: str | None = None) -> None:
+    """Print a link that signs a browser in once, within the hour, as the holder of a token.
+
+    **Examples**
+
+    `redrive tokens link` takes the token that `redrive up` has made in this directory.
+
+    `REDRIVE_TOKEN=rdt_… redrive tokens link --console-url https://redrive.example.org`
+
+    Parameters
+    ----------
+    token
+        The token's secret. Without it REDRIVE_TOKEN, or the token of the stack that runs in this directory.
+    console_url
+        Where the console is. Without it REDRIVE_CONSOLE_URL, or the console of the stack that runs in this directory.
+    """
+    settings = read_settings()
+    running = find_running(settings.state_dir)
+    place = console_url or settings.console_url or (running.console if running else None)
+    if place is None:
+        raise WrongUsage("--console-url: say where the console is; no stack with one runs in this directory")
+    secret = token or os.environ.get("REDRIVE_TOKEN")
+    if secret is None:
+        file = StateDirectory(settings.state_dir).token
+        console.print(await sign_in_link(place, SecretStr(database_url(settings)), file), markup=False, soft_wrap=True)
+        return
+    async with open_records(settings) as pool:
+        console.print(link_address(place, await create_link(pool, secret)), markup=False, soft_wrap=True)

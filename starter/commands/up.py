@@ -17,6 +17,7 @@ from rich.text import Text
 
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
+from starter.first_token import sign_in_link
 from starter.signals import until_signalled
 from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports
@@ -34,10 +35,11 @@ async def up(
     temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    console_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     fresh: bool = False,
     yes: bool = False,
 ) -> None:
-    """Start Temporal, PostgreSQL and a worker, and keep them running until Ctrl-C.
+    """Start Temporal, PostgreSQL, a worker and the console, and keep them running until Ctrl-C.
 
     State lives in `.redrive/`: the next `up` goes on where this one stopped, with every run that was open.
     Set TEMPORAL_ADDRESS or DATABASE_URL to use a server of your own instead of the embedded one.
@@ -61,6 +63,8 @@ async def up(
         Port of the Temporal Web UI; without it 8233, or any free one.
     postgres_port
         Port of PostgreSQL; without it 15432, or any free one.
+    console_port
+        Port of the console; without it 8300, or any free one.
     fresh
         Forget everything first: all runs and records. Asks before it does.
     yes
@@ -69,11 +73,12 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port)
-    stack = Stack(settings, ports=ports, workers=workers)
+    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port, console=console_port)
+    stack = Stack(settings, ports=ports, workers=workers, console=True)
     console.print("starting …")
     async with _shown(stack), until_signalled(), stack:
         print_addresses(stack)
+        await _print_link(stack)
         try:
             await asyncio.Event().wait()
         finally:
@@ -98,12 +103,21 @@ def print_addresses(stack: Stack) -> None:
         ("Temporal", f"{info.temporal_address} (namespace {info.namespace})"),
         ("Web UI", info.web_ui or "where your Temporal server has it"),
         ("PostgreSQL", f"{database.hostname}:{database.port or 5432}{database.path}"),
+        *([("console", info.console)] if info.console else []),
         ("task queue", info.task_queue),
         ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
     ]
     for name, value in rows:
         console.print(f"  {name:<11}{value}", markup=False, soft_wrap=True)
     console.print("Ctrl-C stops everything; state is kept. `redrive modules` shows what can be started.")
+
+
+async def _print_link(stack: Stack) -> None:
+    info = stack.info
+    if info.console:
+        link = await sign_in_link(info.console, info.database_url, stack.token_file)
+        console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
+        console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
 
 
 @contextlib.asynccontextmanager

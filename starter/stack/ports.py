@@ -1,5 +1,6 @@
 """Which port a server gets: the one that was asked for, the preferred one, or the next that is free."""
 
+import asyncio
 import contextlib
 import socket
 import sys
@@ -21,6 +22,7 @@ class Ports:
     temporal: int | None = None
     web_ui: int | None = None
     postgres: int | None = None
+    console: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,16 @@ def reserve(what: str, *, asked: int | None, preferred: int) -> Reservation:
         if found is not None:
             return found
     raise StackError(f"no port from {preferred} to {preferred + _TRIES - 1} is free for {what}")
+
+
+async def listens(port: int) -> bool:
+    """Tell whether a server listens on a port of this machine."""
+    try:
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def _try(number: int) -> Reservation | None:

@@ -1,6 +1,5 @@
 """The embedded Temporal server: the dev server of the real Temporal command line, on a file database."""
 
-import asyncio
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from temporalio.service import RPCError
 from redrive.contracts import SearchAttribute
 from redrive.errors import StackError
 from starter.stack.child import Program
-from starter.stack.ports import LOOPBACK
+from starter.stack.ports import LOOPBACK, listens
 
 TEMPORAL_PORT: Final = 7233
 WEB_UI_PORT: Final = 8233
@@ -70,7 +69,7 @@ class TemporalServer:
 
     async def is_ready(self) -> bool:
         """Ask the server itself: the search attributes are the last thing that it sets up."""
-        if not await _listens(self.port):
+        if not await listens(self.port):
             return False
         try:
             client = await Client.connect(self.address, namespace=self.namespace)
@@ -95,12 +94,3 @@ def find_temporal() -> Path:
 
 def _search_attributes() -> Sequence[str]:
     return [word for name in SearchAttribute for word in ("--search-attribute", f"{name}=Keyword")]
-
-
-async def _listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        return False
-    writer.close()
-    return True

@@ -1,11 +1,15 @@
 """One console for all tests of a file, in this process, and a tenant of its own for each test."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 
 from console.app import build_app
@@ -17,6 +21,7 @@ from starter.stack.state import StackInfo
 from store.pool import open_pool
 from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
+from tests.conftest import eventually
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.store.letters import new_tenant
 from worker import running_worker
@@ -128,3 +133,32 @@ async def nobody(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """Somebody without a token."""
     async with client_of(app) as client:
         yield client
+
+
+class QuietServer(uvicorn.Server):
+    """A server that leaves the signals to the tests."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """Serve an application over real HTTP, in this process, and yield its address."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        server = QuietServer(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve([listening]))
+        await eventually(lambda: asyncio.sleep(0, server.started))
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture(scope="package")
+async def live(app: FastAPI, lab: Redrive) -> AsyncIterator[str]:
+    """The address of the application over real HTTP, with a worker behind it."""
+    async with served(app) as address:
+        yield address

@@ -131,8 +131,13 @@ async def _on_redrive_error(_request: Request, error: Exception) -> Response:
 
 
 async def _on_validation(_request: Request, error: Exception) -> Response:
+    return respond(validation_refusal(error))
+
+
+def validation_refusal(error: Exception) -> Refusal:
+    """Name the places of a request that do not fit."""
     problems: Sequence[Any] = error.errors() if isinstance(error, RequestValidationError) else []
-    return respond(unacceptable([_place(problem) for problem in problems[:_PLACES_NAMED]]))
+    return unacceptable([_place(problem) for problem in problems[:_PLACES_NAMED]])
 
 
 def _place(problem: Mapping[str, Any]) -> Place:
@@ -161,11 +166,16 @@ def _methods(request: Request) -> set[str]:
 
 
 async def _on_database_error(_request: Request, error: Exception) -> Response:
+    return respond(database_refusal(error))
+
+
+def database_refusal(error: Exception) -> Refusal:
+    """Tell the database's weather from an error of ours."""
     schema_is_old = isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError)
     if isinstance(error, _MISTAKES) and not schema_is_old:
-        return respond(_unexpected(error))
+        return _unexpected(error)
     _log.warning("console.database_failed", error_type=type(error).__name__, error=str(error))
-    return respond(refusal_of(Unavailable(database_problem(error))))
+    return refusal_of(Unavailable(database_problem(error)))
 
 
 async def _on_bug(_request: Request, error: Exception) -> Response:

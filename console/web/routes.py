@@ -12,12 +12,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from console.desk import desk_of
-from console.problems import Place, Problem, Refusal, refusal_of, unacceptable
+from console.problems import Problem, Refusal, database_refusal, refusal_of, validation_refusal
 from console.security import principal
 from console.web.render import show
 from redrive.documents import validation_sentence
-from redrive.errors import InvalidInput, RedriveError, Unavailable
-from store.connection import database_problem
+from redrive.errors import InvalidInput, RedriveError
 
 SIGN_IN: Final = "/sign-in"
 _DATABASE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
@@ -87,11 +86,7 @@ def _to_sign_in(request: Request) -> Response:
 def _refusal(error: Exception) -> Refusal:
     if isinstance(error, RedriveError):
         return refusal_of(error)
-    if isinstance(error, RequestValidationError):
-        return unacceptable(
-            [Place(place=".".join(map(str, each["loc"])), problem=each["msg"]) for each in error.errors()[:10]]
-        )
-    return refusal_of(Unavailable(database_problem(error)))
+    return validation_refusal(error) if isinstance(error, RequestValidationError) else database_refusal(error)
 
 
 def query_of(request: Request) -> dict[str, str]:

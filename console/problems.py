@@ -18,6 +18,8 @@ from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
 from redrive.errors import (
+    BulkNotFound,
+    BulkRefused,
     IdempotencyMismatch,
     InvalidInput,
     LetterNotFound,
@@ -88,6 +90,8 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     UnknownPipeline: (422, "take a pipeline that GET /api/v1/modules lists"),
     TooLarge: (413, "send less, or a reference to the data"),
     IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
+    BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
+    BulkRefused: (409, "nothing was changed; make a new plan with POST /api/v1/bulk/plan"),
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
     LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
     Unavailable: (503, "try again; with the same key or request id it is done once"),

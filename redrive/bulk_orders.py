@@ -79,10 +79,9 @@ class BulkSelection(Message):
         return value.astimezone(UTC) if value else None
 
 
-class BulkOrder(Message):
+class BulkWork(Message):
     """What to do to which dead letters, and how carefully."""
 
-    tenant: Name
     verb: BulkVerb
     selection: BulkSelection = BulkSelection()
     mode: Mode = Mode.FROM_STEP
@@ -107,6 +106,12 @@ class BulkOrder(Message):
     def action_hash(self) -> str:
         """A hash of what is done to each item."""
         return _digest(self.model_dump(mode="json", include={"verb", "mode", "from_step", "input_patch", "output"}))
+
+
+class BulkOrder(BulkWork):
+    """What to do to which dead letters of a tenant."""
+
+    tenant: Name
 
 
 class BulkStart(Message):

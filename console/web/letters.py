@@ -66,6 +66,7 @@ async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: 
         "categories": list(Category),
         "tenant": tenant,
         "url": _url(request),
+        "chosen": _chosen(request, asked),
     }
     if asked.view == "list" or asked.text:
         return await _list(request, desk, caller, asked, values)
@@ -85,10 +86,19 @@ async def _list(
     request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
 ) -> Response:
     page = await list_letters(await desk.pool(), asked.filter(values["tenant"]), PAGE, asked.cursor)
-    # The next page belongs to the same list only with the same moment, not with the same span before now.
-    since = {"since": asked.since.isoformat()} if asked.since else {}
-    older = values["url"](view="list", cursor=page.cursor, **since) if page.cursor else None
+    older = values["url"](view="list", cursor=page.cursor, **_since(asked)) if page.cursor else None
     return show(request, caller, "letters.html", rows=page.rows, older=older, **values)
+
+
+def _since(asked: LettersAsked) -> dict[str, str]:
+    """Return the moment that a span before now stands for: the next page belongs to the same list only with that."""
+    return {"since": asked.since.isoformat()} if asked.since else {}
+
+
+def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
+    """Return the filters alone, for an order on all that fit."""
+    fields = {name: value for name, value in query_of(request).items() if name not in {"view", "status", "cursor"}}
+    return fields | _since(asked)
 
 
 def _url(request: Request) -> Any:

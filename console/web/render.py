@@ -27,6 +27,7 @@ class Link(NamedTuple):
 PLACES: Final = (
     Link("/", "Overview"),
     Link("/dead-letters", "Dead letters"),
+    Link("/bulk", "Bulk"),
     Link("/runs", "Runs"),
     Link("/modules", "Modules"),
     Link("/audit", "Audit"),

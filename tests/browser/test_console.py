@@ -80,13 +80,33 @@ async def test_operator_reads_a_cause_and_replays(running: Running, pages: Pages
     await case.until(RunStatus.SUCCESS)
     await page.goto("/dead-letters")
     await expect(page.locator(".groups .number")).to_have_text(["3", "1", "1"])
-    await look_at_every_page(page, f"/runs/{parked['first'][0].run_id}")
+    bulk = await replay_group(page, parked["first"])
+    await look_at_every_page(page, f"/runs/{parked['third'][0].run_id}", bulk)
 
 
-async def look_at_every_page(page: Page, run: str) -> None:
+async def replay_group(page: Page, cases: list[Case]) -> str:
+    """Replay all that look alike, and watch the bar fill. Return where it is watched."""
+    for case in cases:
+        case.mend()
+    group = page.locator(".groups > li").filter(has_text="the first provider is down")
+    await group.get_by_role("link", name="Replay all").click()
+    await expect(page.locator(".planned-count")).to_have_text("3 dead letters")
+    await page.get_by_label("Canary").fill("1")
+    await page.get_by_label("Reason").fill("the provider is back")
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page.locator(".title .status")).to_have_text("done")
+    await expect(page.locator(".figures")).to_contain_text(re.compile(r"Applied\s*3"))
+    await expect(page.locator(".items tbody tr")).to_have_count(3)
+    for case in cases:
+        await case.until(RunStatus.SUCCESS)
+    return page.url
+
+
+async def look_at_every_page(page: Page, run: str, bulk: str) -> None:
     """Every page is there, and axe finds nothing serious on it, in the light and in the dark."""
     problems = []
-    for address in ("/", "/dead-letters", "/app/admin/dlq?view=list", "/runs", run, "/modules", "/audit", "/tokens"):
+    lists = ("/", "/dead-letters", "/app/admin/dlq?view=list", "/bulk", "/runs", "/modules", "/audit", "/tokens")
+    for address in (*lists, run, bulk, "/bulk/new"):
         answer = await page.goto(address)
         assert answer
         assert answer.status == 200, address

@@ -82,17 +82,18 @@ function plan(form, wait) {
   planning = setTimeout(() => form.dispatchEvent(new Event("plan")), wait);
 }
 
+const isPlanned = (field) => field.closest("form[data-planned]") && !["reason", "allow_unsafe"].includes(field.name);
+
 document.addEventListener("input", (event) => {
   const form = event.target.closest("form[data-api]");
   form?.classList.add("dirty");
-  if (!event.target.matches("[data-draft]")) return;
+  if (!isPlanned(event.target)) return;
   find("[type=submit]", form).disabled = true;
   plan(form, 350);
 });
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-filters] select")) event.target.form.requestSubmit();
-  const form = event.target.closest("form[data-planned]");
-  if (form && event.target.name !== "reason" && !event.target.matches("[data-draft]")) plan(form, 0);
+  if (event.target.matches("[name=letter]")) pick();
 });
 document.addEventListener("toggle", (event) => {
   const draft = event.target.matches?.("details.edit") && find("[data-draft]", event.target);
@@ -100,6 +101,17 @@ document.addEventListener("toggle", (event) => {
   draft.disabled = !event.target.open;
   plan(draft.form, 0);
 }, true);
+
+// Selected rows go to the form that orders on them.
+
+function pick() {
+  const form = find("#picked");
+  if (!form) return;
+  const many = all("input[name=letter]:checked").length;
+  find("[type=submit]", form).disabled = !many;
+  find("[data-picked]", form).hidden = !many;
+  find("[data-picked]", form).textContent = `${many} selected:`;
+}
 
 // Live regions: asked for anew when something changed, unless somebody writes in them.
 
@@ -114,7 +126,7 @@ function changed() {
 body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
 
 const kept = {};
-const isBusy = (region) => find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
+const isBusy = (region) => document.querySelector("dialog[open]") || find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
 
 body.addEventListener("htmx:beforeRequest", (event) => {
   const region = event.detail.elt;
@@ -137,6 +149,7 @@ body.addEventListener("htmx:afterSettle", (event) => {
   if (!before) return;
   all("details > summary", region).forEach((summary) => (summary.parentElement.open ||= before.open.includes(summary.textContent)));
   all("input[name=letter]", region).forEach((box) => (box.checked = before.picked.includes(box.value)));
+  pick();
   all("[data-row]", region).forEach((row) => row.classList.toggle("current", row.dataset.row === before.current));
 });
 body.addEventListener("htmx:responseError", (event) => {

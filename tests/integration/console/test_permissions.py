@@ -62,6 +62,18 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
+    ("GET", "/api/v1/bulk"): READ,
+    ("GET", "/api/v1/bulk/{bulk_id}"): Row(401, 404, 404, 404, 404, 404),
+    ("GET", "/api/v1/bulk/{bulk_id}/items"): Row(401, 404, 404, 404, 404, 404),
+    # An owner has to name a tenant; the others are refused for what they ask.
+    ("POST", "/api/v1/bulk/plan"): Row(401, 403, 403, 200, 200, 422, {"verb": "replay"}),
+    ("POST", "/api/v1/bulk/plan/{plan_hash}/approve"): Row(401, 403, 403, 200, 200, 422, WHY),
+    ("POST", "/api/v1/bulk"): Row(
+        401, 403, 403, 409, 409, 422, WHY | {"order": {"verb": "replay"}, "plan_hash": "no such plan"}
+    ),
+    ("POST", "/api/v1/bulk/{bulk_id}/pause"): Row(401, 403, 403, 404, 404, 404, WHY),
+    ("POST", "/api/v1/bulk/{bulk_id}/resume"): Row(401, 403, 403, 404, 404, 404, WHY),
+    ("POST", "/api/v1/bulk/{bulk_id}/stop"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("GET", "/api/v1/approvals"): READ,
     ("POST", "/api/v1/approvals/{plan_hash}"): Row(401, 403, 403, 404, 404, 404),
     ("GET", "/api/v1/modules"): READ,
@@ -87,6 +99,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/dead-letters/{letter_id}"): READ_ONE,
     ("GET", "/app/admin/dlq/{letter_id}"): READ_ONE,
     ("POST", "/dead-letters/{letter_id}/plan"): Row(401, 403, 403, 200, 404, 200),
+    ("GET", "/bulk"): READ,
+    ("GET", "/bulk/new"): Row(401, 403, 403, 200, 200, 422),
+    ("POST", "/bulk/plan"): Row(401, 403, 403, 400, 400, 422),
+    ("GET", "/bulk/{bulk_id}"): Row(401, 404, 404, 404, 404, 404),
     ("GET", "/runs"): READ,
     ("GET", "/runs/{run_id}"): READ_ONE,
     ("GET", "/modules"): READ,
@@ -138,7 +154,7 @@ async def scene(
         people[who] = client_of(app, secret)
     people["nobody"] = client_of(app)
     people["made up"] = client_of(app, "rdt_made-up")
-    names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id}
+    names = {"bulk_id": "bulk-none", "run_id": case.run_id, "letter_id": parked, "token_id": revoked.id}
     return Scene(people, names | {"plan_hash": "0" * 64, "secret": "made-up"})
 
 

@@ -3,12 +3,13 @@
 The page shows a redacted input. What is left redacted is no part of the edit: the run keeps its true value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jsonschema_rs
 
+from console.web.words import json_text
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.redaction import MARK
@@ -23,7 +24,7 @@ class Check:
     patch: dict[str, Any] | None = None
     changed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    is_readable: bool = True
+    can_be_sent: bool = True
 
 
 def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None) -> Check:
@@ -31,12 +32,19 @@ def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None)
     try:
         edited = parse_payload(text)
     except InvalidInput as error:
-        return Check(problems=[str(error).removeprefix("payload: ")], is_readable=False)
+        return _unsendable([str(error).removeprefix("payload: ")])
     unclear = list(_new_nulls(shown, edited))
     if unclear:
-        return Check(problems=[f"{path}: null cannot be put in by an edit; leave the field out" for path in unclear])
+        return _unsendable(f"{path}: null cannot be put in by an edit; leave the field out" for path in unclear)
     patch = merge_patch_between(shown, edited)
-    return Check(patch or None, list(changed_fields(patch)), schema_problems(edited, schema) if schema else [])
+    covered = [path for path, value in _leaves(patch) if MARK in json_text(value)]
+    if covered:
+        return _unsendable(f"{path}: would put {MARK} in place of true values; write them out" for path in covered)
+    return Check(patch or None, [path for path, _ in _leaves(patch)], schema_problems(edited, schema) if schema else [])
+
+
+def _unsendable(problems: Iterable[str]) -> Check:
+    return Check(problems=list(problems), can_be_sent=False)
 
 
 def merge_patch_between(shown: dict[str, Any], edited: dict[str, Any]) -> dict[str, Any]:
@@ -44,11 +52,20 @@ def merge_patch_between(shown: dict[str, Any], edited: dict[str, Any]) -> dict[s
     patch: dict[str, Any] = {name: None for name in shown if name not in edited}
     for name, value in edited.items():
         before = shown.get(name)
-        if name in shown and value == before and type(value) is type(before):
+        if name in shown and _same(value, before):
             continue
         is_inside = isinstance(value, dict) and isinstance(before, dict)
         patch[name] = merge_patch_between(before or {}, value) if is_inside else value
     return patch
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare JSON values: true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def _new_nulls(shown: dict[str, Any], edited: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -61,13 +78,13 @@ def _new_nulls(shown: dict[str, Any], edited: dict[str, Any], path: str = "") ->
             yield from _new_nulls(before if isinstance(before, dict) else {}, value, f"{path}{name}.")
 
 
-def changed_fields(patch: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Name the fields that an edit changes."""
+def _leaves(patch: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the fields that an edit changes, each with what is put there."""
     for name, value in patch.items():
         if isinstance(value, dict) and value:
-            yield from changed_fields(value, f"{path}{name}.")
+            yield from _leaves(value, f"{path}{name}.")
         else:
-            yield f"{path}{name}"
+            yield f"{path}{name}", value
 
 
 def schema_problems(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:

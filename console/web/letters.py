@@ -130,7 +130,7 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
         policy=_policy(record),
         replays_left=MAX_REPLAYS - record.replay_count,
         payload=record.payload if caller.may(Right.PAYLOADS) else None,
-        is_omitted=isinstance(record.payload, dict) and set(record.payload) == {"omitted"},
+        is_omitted=is_omitted(record),
     )
 
 
@@ -145,6 +145,11 @@ async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterR
             "Look for it in the list: a run id or a key finds it, too.",
         )
     return record
+
+
+def is_omitted(record: LetterRecord) -> bool:
+    """Tell whether the input was too large for the record, which then only says so."""
+    return isinstance(record.payload, dict) and set(record.payload) == {"omitted"}
 
 
 def _policy(record: LetterRecord) -> RetryPolicy | None:

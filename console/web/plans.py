@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from console.desk import Desk, TheDesk
 from console.security import Operator, Scope
 from console.web.checks import Check, check_input
-from console.web.letters import find_letter
+from console.web.letters import find_letter, is_omitted
 from console.web.render import show
 from console.web.routes import page_router
 from redrive.access import Right
@@ -69,6 +69,8 @@ def _draft(body: bytes) -> Draft:
 
 
 async def _check(desk: Desk, record: LetterRecord, draft: Draft) -> Check:
+    if is_omitted(record):
+        return check_input({}, draft.input or "", None)
     shown = record.payload if isinstance(record.payload, dict) else {}
     return check_input(shown, draft.input or "", await _schema(desk, record.module))
 

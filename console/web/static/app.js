@@ -40,6 +40,8 @@ document.addEventListener("submit", async (event) => {
   if (form.matches("[data-filters]")) all("input, select", form).forEach((field) => (field.disabled = field.value === ""));
   if (!form.matches("[data-api]")) return;
   event.preventDefault();
+  // A form whose plan is asked for while it is incomplete has `novalidate`: it must be complete to be sent.
+  if (!form.reportValidity()) return;
   if (form.dataset.confirm && !confirm(form.dataset.confirm)) return;
   const button = find("[type=submit]", form);
   button.disabled = true;

@@ -5,7 +5,7 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fmt lock bench chaos chaosbulk clean setup
+.PHONY: help demo up test check fmt lock bench pages chaos chaosbulk clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lock: setup ## Bring the two requirement files in line with pyproject.toml
 bench: setup ## Compare runs, dead letters and replays with plain Temporal workflows
 	$(BIN)/python -m tests.bench.runs
 	$(BIN)/python -m tests.bench.dead_letters
+
+pages: setup ## Measure the console's pages at ten thousand and at a million dead letters
+	$(BIN)/python -m tests.bench.console
 
 chaos: setup ## Kill workers and PostgreSQL under a thousand dying runs and their replays (up to 12 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters

@@ -79,8 +79,8 @@ class BulkSelection(Message):
         return value.astimezone(UTC) if value else None
 
 
-class BulkWork(Message):
-    """What to do to which dead letters, and how carefully."""
+class BulkWish(Message):
+    """What to do to which open dead letters of a tenant, and how carefully."""
 
     verb: BulkVerb
     selection: BulkSelection = BulkSelection()
@@ -102,16 +102,16 @@ class BulkWork(Message):
             raise ValueError("mode, from_step, input_patch: belong to replay, and to no other verb")
         return self
 
+
+class BulkOrder(BulkWish):
+    """A wish with its tenant."""
+
+    tenant: Name
+
     @property
     def action_hash(self) -> str:
         """A hash of what is done to each item."""
         return _digest(self.model_dump(mode="json", include={"verb", "mode", "from_step", "input_patch", "output"}))
-
-
-class BulkOrder(BulkWork):
-    """What to do to which dead letters of a tenant."""
-
-    tenant: Name
 
 
 class BulkStart(Message):

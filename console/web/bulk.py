@@ -7,12 +7,12 @@ from urllib.parse import parse_qs
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
-from console.api.bulk import one_tenant, order_in
+from console.api.bulk import OneTenant
 from console.desk import TheDesk
 from console.security import Operator, Reader, Scope
 from console.web.render import show
 from console.web.routes import page_router, query_of, read_query
-from redrive.bulk_orders import BulkSelection, BulkVerb, BulkView, BulkWork, ItemsRequest, ItemStatus
+from redrive.bulk_orders import BulkOrder, BulkSelection, BulkVerb, BulkView, BulkWish, ItemsRequest, ItemStatus
 from redrive.dead_letters import Verb
 from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError
@@ -40,13 +40,13 @@ class NewAsked(BaseModel):
 
 
 @router.get("/bulk/new")
-async def new(request: Request, caller: Operator, tenant: Scope) -> Response:
+async def new(request: Request, caller: Operator, tenant: OneTenant) -> Response:
     """Show the form of a bulk operation on what the address names; its plan is asked for by the page."""
     return show(
         request,
         caller,
         "bulk_new.html",
-        tenant=one_tenant(tenant),
+        tenant=tenant,
         verb=read_query(NewAsked, request).verb,
         chosen={name: value for name, value in query_of(request).items() if name in _CHOSEN},
         letters=request.query_params.getlist("letter"),
@@ -54,9 +54,9 @@ async def new(request: Request, caller: Operator, tenant: Scope) -> Response:
 
 
 @router.post("/bulk/plan")
-async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: Scope) -> Response:
+async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: OneTenant) -> Response:
     """Show what a bulk operation would do."""
-    order = order_in(one_tenant(tenant), _work(await request.body()))
+    order = BulkOrder(tenant=tenant, **dict(_wish(await request.body())))
     try:
         found, problem = await (await desk.redrive()).bulk.plan(order), None
     except RedriveError as error:
@@ -64,7 +64,7 @@ async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: Scope)
     return show(request, caller, "bulk_plan.html", plan=found, problem=problem)
 
 
-def _work(body: bytes) -> BulkWork:
+def _wish(body: bytes) -> BulkWish:
     """Read what the form says."""
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_FIELDS)
@@ -77,7 +77,7 @@ def _work(body: bytes) -> BulkWork:
         chosen["letters"] = fields["letter"]
     try:
         options = {name: given[name] for name in _OPTIONS if name in given}
-        return BulkWork(**options, **documents, selection=BulkSelection(**chosen))
+        return BulkWish(**options, **documents, selection=BulkSelection(**chosen))
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from None
 

@@ -19,6 +19,7 @@ from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
 
 WHY = {"reason": "the table"}
+STALE = WHY | {"order": {"verb": "discard"}, "plan_hash": "old"}
 # Orders are sent with a version that no record has: who may give them gets 412, and nothing is done.
 OLD = {"If-Match": '"0"'}
 
@@ -63,14 +64,13 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
     ("GET", "/api/v1/bulk"): READ,
-    ("GET", "/api/v1/bulk/{bulk_id}"): Row(401, 404, 404, 404, 404, 404),
-    ("GET", "/api/v1/bulk/{bulk_id}/items"): Row(401, 404, 404, 404, 404, 404),
-    # An owner has to name a tenant; the others are refused for what they ask.
-    ("POST", "/api/v1/bulk/plan"): Row(401, 403, 403, 200, 200, 422, {"verb": "replay"}),
-    ("POST", "/api/v1/bulk/plan/{plan_hash}/approve"): Row(401, 403, 403, 200, 200, 422, WHY),
-    ("POST", "/api/v1/bulk"): Row(
-        401, 403, 403, 409, 409, 422, WHY | {"order": {"verb": "replay"}, "plan_hash": "no such plan"}
-    ),
+    # An owner has to name the tenant of a bulk operation.
+    ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 200, 422, {"verb": "discard"}),
+    ("POST", "/api/v1/bulk"): Row(401, 403, 403, 409, 409, 422, STALE),
+    ("POST", "/api/v1/bulk/approvals"): Row(401, 403, 403, 202, 202, 422, WHY | {"plan_hash": "old"}),
+    ("GET", "/api/v1/bulk/{bulk_id}"): READ_ONE,
+    ("GET", "/api/v1/bulk/{bulk_id}/items"): READ_ONE,
+    # It has ended: there is nothing left to pause.
     ("POST", "/api/v1/bulk/{bulk_id}/pause"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("POST", "/api/v1/bulk/{bulk_id}/resume"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("POST", "/api/v1/bulk/{bulk_id}/stop"): Row(401, 403, 403, 404, 404, 404, WHY),
@@ -101,8 +101,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/dead-letters/{letter_id}/plan"): Row(401, 403, 403, 200, 404, 200),
     ("GET", "/bulk"): READ,
     ("GET", "/bulk/new"): Row(401, 403, 403, 200, 200, 422),
+    # The form says nothing, not even the verb.
     ("POST", "/bulk/plan"): Row(401, 403, 403, 400, 400, 422),
-    ("GET", "/bulk/{bulk_id}"): Row(401, 404, 404, 404, 404, 404),
+    ("GET", "/bulk/{bulk_id}"): READ_ONE,
     ("GET", "/runs"): READ,
     ("GET", "/runs/{run_id}"): READ_ONE,
     ("GET", "/modules"): READ,
@@ -154,8 +155,22 @@ async def scene(
         people[who] = client_of(app, secret)
     people["nobody"] = client_of(app)
     people["made up"] = client_of(app, "rdt_made-up")
-    names = {"bulk_id": "bulk-none", "run_id": case.run_id, "letter_id": parked, "token_id": revoked.id}
+    bulk_id = await _ended_bulk(people["admin"], case)
+    names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id, "bulk_id": bulk_id}
     return Scene(people, names | {"plan_hash": "0" * 64, "secret": "made-up"})
+
+
+async def _ended_bulk(admin: httpx.AsyncClient, case: Case) -> str:
+    """Discard a dead letter by a bulk operation of its own, and return that when it has ended."""
+    ended = case.run_id
+    await case.park("second")
+    wish = {"verb": "discard", "selection": {"letters": [case.letter("second").workflow_id]}}
+    planned = (await admin.post("/api/v1/bulk/plan", json=wish)).json()
+    order = WHY | {"order": planned["order"], "plan_hash": planned["hash"]}
+    bulk_id: str = (await admin.post("/api/v1/bulk", json=order)).json()["bulk_id"]
+    await case.temporal.get_workflow_handle(bulk_id).result()
+    case.run_id = ended
+    return bulk_id
 
 
 def test_every_route_has_a_line(app: FastAPI) -> None:

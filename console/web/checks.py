@@ -19,12 +19,16 @@ _PROBLEMS_NAMED: Final = 8
 
 @dataclass(frozen=True)
 class Check:
-    """What an edited text comes to: the edit as a JSON Merge Patch, the fields it changes, and what does not fit."""
+    """What an edited text comes to: the edit as a JSON Merge Patch, the fields it changes, and what does not fit.
+
+    It is checked when the module's schema is known.
+    """
 
     patch: dict[str, Any] | None = None
     changed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     can_be_sent: bool = True
+    is_checked: bool = False
 
 
 def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None) -> Check:
@@ -40,7 +44,12 @@ def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None)
     covered = [path for path, value in _leaves(patch) if MARK in json_text(value)]
     if covered:
         return _unsendable(f"{path}: would put {MARK} in place of true values; write them out" for path in covered)
-    return Check(patch or None, [path for path, _ in _leaves(patch)], schema_problems(edited, schema) if schema else [])
+    return Check(
+        patch or None,
+        [path for path, _ in _leaves(patch)],
+        schema_problems(edited, schema) if schema else [],
+        is_checked=schema is not None,
+    )
 
 
 def _unsendable(problems: Iterable[str]) -> Check:

@@ -18,10 +18,10 @@ function toast(text, kind) {
 function fieldsOf(form) {
   const fields = {};
   for (const [name, value] of new FormData(form)) {
-    const input = form.elements[name];
-    const element = input instanceof RadioNodeList ? null : input;
-    if (value === "" || element?.hasAttribute("data-draft")) continue;
-    fields[name] = element?.hasAttribute("data-json") ? JSON.parse(value) : value;
+    const named = form.elements[name];
+    const element = named instanceof RadioNodeList ? named[0] : named;
+    if (value === "" || element.hasAttribute("data-draft")) continue;
+    fields[name] = element.hasAttribute("data-json") ? JSON.parse(value) : value;
   }
   return fields;
 }
@@ -143,11 +143,10 @@ body.addEventListener("htmx:beforeSwap", (event) => {
   };
 });
 body.addEventListener("htmx:afterSettle", (event) => {
-  const region = event.detail.elt;
-  const before = kept[region.id];
-  if (region.matches(".planned")) {
-    find("[type=submit]", region.closest("form")).disabled = Boolean(find("[data-unreadable]", region));
-  }
+  const region = event.target;
+  const planned = region.closest(".planned");
+  if (planned) find("[type=submit]", planned.closest("form")).disabled = Boolean(find("[data-unreadable]", planned));
+  const before = region.id && kept[region.id];
   if (!before) return;
   all("details > summary", region).forEach((summary) => (summary.parentElement.open ||= before.open.includes(summary.textContent)));
   all("input[name=letter]", region).forEach((box) => (box.checked = before.picked.includes(box.value)));

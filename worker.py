@@ -17,6 +17,8 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.alerts import AlertActivities
+from activities.bulk import BulkActivities
+from activities.bulk_plans import BulkPlanActivities
 from activities.catalog import CatalogActivities
 from activities.dead_letters import DeadLetterActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
@@ -32,13 +34,25 @@ from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from store.database import Database
+from workflows.bulk_questions import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
+from workflows.bulk_replay import BulkReplay
 from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
 from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
 
-WORKFLOWS = [ModuleRun, DeadLetter, DescribeModules, ResolvePipeline]
+WORKFLOWS = [
+    ModuleRun,
+    DeadLetter,
+    DescribeModules,
+    ResolvePipeline,
+    BulkReplay,
+    PlanBulk,
+    ApproveBulk,
+    DescribeBulk,
+    ListBulkItems,
+]
 CONNECT_INTERVAL = 2.0
 # A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
@@ -70,6 +84,16 @@ def build_worker(
         client, database, registry, redactor=redactor, metrics=metrics, task_queue=settings.task_queue
     )
     alerts = AlertActivities(http, settings.alerts)
+    plans = BulkPlanActivities(database, registry, redactor, approvals=settings.approvals)
+    bulk = BulkActivities(
+        client,
+        database,
+        registry,
+        redactor=redactor,
+        metrics=metrics,
+        task_queue=settings.task_queue,
+        approvals=settings.approvals,
+    )
     return Worker(
         client,
         task_queue=settings.task_queue,
@@ -87,6 +111,14 @@ def build_worker(
             letters.record_continue,
             letters.load_letter,
             alerts.raise_alert,
+            plans.plan_bulk,
+            plans.approve_bulk,
+            plans.describe_bulk,
+            plans.list_bulk_items,
+            bulk.open_bulk,
+            bulk.advance_bulk,
+            bulk.control_bulk,
+            bulk.finish_bulk,
         ],
         workflow_runner=workflow_runner(),
         build_id=settings.build_id,

@@ -16,6 +16,8 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
+from redrive.asking import ask, unavailable
+from redrive.bulk import BulkOperations
 from redrive.connection import connect_temporal
 from redrive.contracts import (
     DEFAULT_TENANT,
@@ -38,7 +40,6 @@ from redrive.errors import (
     RunCanceled,
     RunFailed,
     RunNotFound,
-    Unavailable,
     UnknownPipeline,
 )
 from redrive.keys import check_key, new_run_id, run_id_for_key
@@ -61,6 +62,7 @@ class Redrive:
         self._task_queue = task_queue
         self._registry = registry
         self.dead_letters = DeadLetters(client, task_queue)
+        self.bulk = BulkOperations(client, task_queue)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
@@ -107,7 +109,7 @@ class Redrive:
         try:
             new = await start_run(self._client, self._task_queue, run_id, order)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         if new:
             return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
         return StartedRun(run_id=run_id, is_cached=True, status=execution_status(await self._describe(run_id)))
@@ -138,7 +140,7 @@ class Redrive:
         except WorkflowFailureError as error:
             raise _outcome(run_id, error.cause) from error
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def cancel(self, run_id: str, *, reason: str) -> None:
         """Ask a run to stop: its running step is interrupted, later ones do not start."""
@@ -147,7 +149,7 @@ class Redrive:
         try:
             await self._handle(run_id).cancel(reason=reason)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def list_runs(
         self,
@@ -163,7 +165,7 @@ class Redrive:
             async for execution in self._client.list_workflows(query, limit=limit):
                 yield summary(execution)
         except RPCError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def catalog(self) -> Catalog:
         """Return the modules and pipelines that the workers know."""
@@ -179,7 +181,7 @@ class Redrive:
         except RPCError as error:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
                 raise RunNotFound(f"no run has the id {run_id!r}; `redrive run list` shows those there are") from error
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         if description.workflow_type != Workflow.MODULE_RUN:
             raise RunNotFound(f"{run_id!r} is a {description.workflow_type}, not a run")
         return description
@@ -198,22 +200,7 @@ class Redrive:
 
     async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:
         """Run one of the question workflows on a worker."""
-        try:
-            return await self._client.execute_workflow(
-                workflow,
-                args=arguments,
-                id=f"ask-{new_run_id()}",
-                task_queue=self._task_queue,
-                result_type=answer,
-                execution_timeout=ANSWER_TIMEOUT,
-            )
-        except WorkflowFailureError as error:
-            raise Unavailable(
-                f"no worker answered on task queue {self._task_queue!r} within {ANSWER_TIMEOUT.seconds} s: "
-                "start one with `redrive worker`"
-            ) from error
-        except RPCError as error:
-            raise _unavailable(error) from error
+        return await ask(self._client, self._task_queue, workflow, answer, *arguments, timeout=ANSWER_TIMEOUT)
 
 
 def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
@@ -221,7 +208,3 @@ def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
         return RunCanceled(f"run {run_id!r} was canceled")
     text = cause.message if isinstance(cause, ApplicationError) else str(cause)
     return RunFailed(f"run {run_id!r} failed: {text}")
-
-
-def _unavailable(error: RPCError) -> Unavailable:
-    return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")

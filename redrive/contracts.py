@@ -36,6 +36,11 @@ class Workflow(StrEnum):
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
     EXPIRE_KEYS = "ExpireKeys"
+    BULK_REPLAY = "BulkReplay"
+    PLAN_BULK = "PlanBulk"
+    APPROVE_BULK = "ApproveBulk"
+    DESCRIBE_BULK = "DescribeBulk"
+    LIST_BULK_ITEMS = "ListBulkItems"
 
 
 class Activity(StrEnum):
@@ -54,6 +59,14 @@ class Activity(StrEnum):
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
     EXPIRE_KEYS = "expire_keys"
+    PLAN_BULK = "plan_bulk"
+    APPROVE_BULK = "approve_bulk"
+    OPEN_BULK = "open_bulk"
+    ADVANCE_BULK = "advance_bulk"
+    CONTROL_BULK = "control_bulk"
+    FINISH_BULK = "finish_bulk"
+    DESCRIBE_BULK = "describe_bulk"
+    LIST_BULK_ITEMS = "list_bulk_items"
 
 
 class Memo(StrEnum):
@@ -106,6 +119,14 @@ class StepStatus(StrEnum):
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
+
+
+class Effect(StrEnum):
+    """What a module does to the outside, and so what it means to run it again."""
+
+    NONE = "none"
+    KEYED = "keyed"
+    UNSAFE = "unsafe"
 
 
 class Message(BaseModel):
@@ -317,6 +338,7 @@ class ModuleView(Message):
     summary: str
     policy: RetryPolicy
     dedupe: bool = False
+    effect: Effect = Effect.KEYED
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 

@@ -9,6 +9,11 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── RunNotFound
 ├── LetterNotFound
 ├── OrderRefused             an order was refused; nothing was changed
+├── BulkNotFound
+├── BulkRefused              a bulk operation does not start, or does not take a command
+│   ├── PlanChanged
+│   ├── UnsafeEffects
+│   └── ApprovalNeeded
 ├── RunFailed                the run that was waited for ended FAILED
 ├── RunCanceled              the run that was waited for ended CANCELED
 ├── KeyNotFound
@@ -110,6 +115,36 @@ class OrderRefused(RedriveError):
     """An order was refused; nothing was changed."""
 
     code = "order_refused"
+
+
+class BulkNotFound(RedriveError):
+    """No bulk operation has that id, or none that is under way."""
+
+    code = "bulk_not_found"
+
+
+class BulkRefused(RedriveError):
+    """Say why a bulk operation does not start, or does not take a command; nothing was changed."""
+
+    code = "bulk_refused"
+
+
+class PlanChanged(BulkRefused):
+    """The dead letters, or the order, are not those of the plan any more."""
+
+    code = "PLAN_CHANGED"
+
+
+class UnsafeEffects(BulkRefused):
+    """Effects that no key guards would be repeated, and nobody said yes to that."""
+
+    code = "UNSAFE_EFFECTS"
+
+
+class ApprovalNeeded(BulkRefused):
+    """Nobody but who asks has approved the plan within the last hour."""
+
+    code = "APPROVAL_NEEDED"
 
 
 class RunFailed(RedriveError):

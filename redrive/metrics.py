@@ -19,6 +19,8 @@ class Metrics:
             "workflow_dlq_record_seconds", "Time from exhaustion to the record", "s"
         )
 
+        self._bulk_items = meter.create_counter("workflow_bulk_items_total", "Items of bulk operations that have ended")
+
     def attempted(self, pipeline: str, step: str) -> None:
         """Count an attempt."""
         self._attempts.add(1, {"pipeline": pipeline, "step": step})
@@ -35,6 +37,10 @@ class Metrics:
     def replayed(self, outcome: str) -> None:
         """Count a replay's outcome: accepted, refused, succeeded, exhausted, blocked, canceled or orphaned."""
         self._replays.add(1, {"outcome": outcome})
+
+    def bulk_item(self, verb: str, status: str) -> None:
+        """Count an item of a bulk operation that has ended: APPLIED, SKIPPED or FAILED."""
+        self._bulk_items.add(1, {"verb": verb, "status": status})
 
     def stock(self, by_status: dict[str, int], oldest: timedelta) -> None:
         """Set how many dead letters there are, and the age of the oldest open one."""

@@ -5,13 +5,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, ValidationError
 from pydantic_core import to_json
 
-from redrive.contracts import NAME_PATTERN, STEP_LIMIT, ModuleView, PipelineView, StepSnapshot
+from redrive.contracts import NAME_PATTERN, STEP_LIMIT, Effect, ModuleView, PipelineView, StepSnapshot
 from redrive.documents import check_payload, step_input, validation_sentence
 from redrive.errors import InvalidInput, RegistrationError, UnknownPipeline
 from redrive.http import ServiceClient
@@ -63,6 +63,7 @@ class Module(Generic[In, Out]):
     output_model: type[Out]
     policy: RetryPolicy
     dedupe: bool = False
+    effect: Effect = Effect.KEYED
 
     async def __call__(self, ctx: ModuleContext, given: In) -> Out:
         return await self.function(ctx, given)
@@ -100,6 +101,7 @@ class Module(Generic[In, Out]):
             summary=(inspect.getdoc(self.function) or "").partition("\n")[0],
             policy=self.policy,
             dedupe=self.dedupe,
+            effect=self.effect,
             input_schema=self.input_model.model_json_schema(),
             output_schema=self.output_model.model_json_schema(mode="serialization"),
         )
@@ -125,12 +127,20 @@ class Registry:
     pipelines: dict[str, "Pipeline"] = field(default_factory=dict)
 
     def module(
-        self, name: str, *, policy: RetryPolicy = STEP, timeout: timedelta | None = None, dedupe: bool = False
+        self,
+        name: str,
+        *,
+        policy: RetryPolicy = STEP,
+        timeout: timedelta | None = None,
+        dedupe: bool = False,
+        effect: Effect | Literal["none", "keyed", "unsafe"] = Effect.KEYED,
     ) -> Callable[[ModuleFunction[In, Out]], Module[In, Out]]:
         """Make a module of an async function `(ctx, input: Model) -> Model`.
 
         With `dedupe` its result is stored, and answers when the step is executed again with the same input: two more
         writes to the database for each execution, which then cannot go on without one.
+        `effect` says what it means to run it again: nothing outside changes (`none`), what is called knows the
+        idempotency key (`keyed`, as every call through `ctx.http` does), or the effect happens twice (`unsafe`).
         """
         chosen = policy if timeout is None else policy.model_copy(update={"timeout": timeout})
 
@@ -141,7 +151,7 @@ class Registry:
                     f"module {name!r} ({_origin(function)}): the name is taken by {self.modules[name].origin}"
                 )
             models: tuple[type[In], type[Out]] = _models_of(name, function)
-            made = Module(name, function, *models, chosen, dedupe)
+            made = Module(name, function, *models, chosen, dedupe, _effect(name, effect))
             self.modules[name] = made
             return made
 
@@ -227,6 +237,13 @@ class Pipeline:
 def _check_name(kind: str, name: str, origin: str) -> None:
     if not re.fullmatch(NAME_PATTERN, name):
         raise RegistrationError(f"{kind} {name!r} ({origin}): a name is 1 to 64 of a-z, 0-9 and -")
+
+
+def _effect(name: str, effect: str) -> Effect:
+    try:
+        return Effect(effect)
+    except ValueError:
+        raise RegistrationError(f"module {name!r}: effect {effect!r} is not one of {', '.join(Effect)}") from None
 
 
 def _origin(function: Callable[..., Any]) -> str:

@@ -26,6 +26,13 @@ class Action(StrEnum):
     CONTINUED = "continued"
     REFUSED = "refused"
     ORPHANED = "orphaned"
+    BULK_APPROVED = "bulk_approved"
+    BULK_STARTED = "bulk_started"
+    BULK_REFUSED = "bulk_refused"
+    BULK_PAUSED = "bulk_paused"
+    BULK_RESUMED = "bulk_resumed"
+    BULK_STOPPED = "bulk_stopped"
+    BULK_FINISHED = "bulk_finished"
 
 
 @dataclass(frozen=True, kw_only=True)

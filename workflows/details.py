@@ -2,6 +2,7 @@
 
 import re
 
+from redrive.bulk_orders import BulkProgress, BulkStart
 from redrive.contracts import RunInput, RunStatus, StepState, StepStatus
 from redrive.dead_letters import LetterState, LetterStatus
 
@@ -44,6 +45,20 @@ def letter_details(state: LetterState) -> str:
         lines += ["The run is gone: `redrive dlq restart` starts it anew from this step.", ""]
     if state.status is LetterStatus.PENDING:
         lines += _how_to_replay()
+    return "\n".join(lines)
+
+
+def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
+    """Describe a bulk operation: how far it is, who asked for it, and how to stop it."""
+    lines = [
+        f"**{start.order.verb}** of {progress.total} dead letters, tenant **{start.order.tenant}**: {progress.status}"
+    ]
+    lines += ["", f"by {escape(start.requested_by)}: {escape(start.reason)}", "", "| | |", "|---|---|"]
+    names = ("pending", "sending", "ordered", "applied", "skipped", "failed")
+    lines += [f"| {name} | {getattr(progress, name)} |" for name in names]
+    if not progress.status.closed:
+        command = '{"requested_by": "you@example.com", "reason": "why"}'
+        lines += ["", "The signals `pause`, `resume` and `stop` take:", "", "```json", command, "```"]
     return "\n".join(lines)
 
 

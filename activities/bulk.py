@@ -1,0 +1,209 @@
+"""The side effects of a bulk operation: its record, and the orders to its dead letters, in legs of some seconds."""
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.bulk_plans import judge
+from redrive.bulk_orders import (
+    BulkAnswer,
+    BulkControl,
+    BulkOrderedControl,
+    BulkProgress,
+    BulkStart,
+    ItemStatus,
+    item_order,
+    room,
+    stop_reason,
+)
+from redrive.contracts import Activity
+from redrive.dead_letters import Verb
+from redrive.errors import BulkNotFound, BulkRefused, RedriveError, Unavailable
+from redrive.logs import get_logger
+from redrive.metrics import Metrics
+from redrive.modules import Registry
+from redrive.operators import DeadLetters
+from redrive.pace import Pace
+from redrive.redaction import Redactor
+from store import bulk_items, bulks
+from store.bulk_items import SentItem
+from store.database import Database
+from store.tenancy import Pool
+
+log = get_logger(__name__)
+
+# How long one leg goes on: after it, the workflow shows how far it is.
+LEG = timedelta(seconds=20)
+# How often outcomes are looked for, and items are sent in the places of those that ended.
+ROUND = timedelta(milliseconds=250)
+
+
+class BulkActivities:
+    """Carry bulk operations out."""
+
+    def __init__(
+        self,
+        client: Client,
+        database: Database,
+        registry: Registry,
+        redactor: Redactor,
+        metrics: Metrics,
+        *,
+        task_queue: str,
+        approvals: bool,
+    ) -> None:
+        self._letters = DeadLetters(client, task_queue)
+        self._database = database
+        self._registry = registry
+        self._redactor = redactor
+        self._metrics = metrics
+        self._approvals = approvals
+
+    @activity.defn(name=Activity.OPEN_BULK)
+    async def open_bulk(self, start: BulkStart) -> BulkAnswer:
+        """Settle the membership of a bulk operation, or refuse it; one that is there already goes on."""
+        pool = await self._database.pool()
+        bulk_id, tenant = start.bulk_id, start.order.tenant
+        written = start.model_copy(update={"reason": self._redactor.text(start.reason)})
+        try:
+            progress, is_new = await bulks.open_bulk(
+                pool, written, partial(judge, self._registry, start), approvals=self._approvals
+            )
+        except RedriveError as error:
+            if isinstance(error, Unavailable):
+                raise
+            await bulks.put_refused(pool, written, error.code, str(error))
+            log.warning("bulk.refused", bulk_id=bulk_id, tenant_id=tenant, user_id=start.requested_by, error=str(error))
+            return BulkAnswer(bulk_id=bulk_id, accepted=False, message=str(error), code=error.code)
+        if is_new:
+            log.info(
+                "bulk.started",
+                bulk_id=bulk_id,
+                tenant_id=tenant,
+                operation=start.order.verb.value,
+                user_id=start.requested_by,
+                count=progress.total,
+            )
+        message = f"{progress.total} dead letters" if is_new else f"{progress.total} dead letters, begun before"
+        return BulkAnswer(bulk_id=bulk_id, accepted=True, message=message, status=progress.status)
+
+    @activity.defn(name=Activity.ADVANCE_BULK)
+    async def advance_bulk(self, start: BulkStart) -> BulkProgress:
+        """Send orders and look for outcomes, for some seconds or until there is nothing to do."""
+        leg = _Leg(start, await self._database.pool(), self._letters, self._metrics)
+        try:
+            return await leg.run()
+        except ExceptionGroup as group:
+            # The first is the cause; the others are what it interrupted.
+            raise group.exceptions[0] from group
+
+    @activity.defn(name=Activity.CONTROL_BULK)
+    async def control_bulk(self, given: BulkOrderedControl) -> BulkAnswer:
+        """Pause, resume or stop, and write down who did it and why."""
+        command = given.command.model_copy(update={"reason": self._redactor.text(given.command.reason)})
+        try:
+            status = await bulks.control_bulk(
+                await self._database.pool(), given.model_copy(update={"command": command})
+            )
+        except (BulkNotFound, BulkRefused) as error:
+            return BulkAnswer(bulk_id=given.bulk_id, accepted=False, message=str(error), code=error.code)
+        log.info(
+            "bulk.controlled",
+            bulk_id=given.bulk_id,
+            tenant_id=given.tenant,
+            operation=given.control.value,
+            user_id=given.command.requested_by,
+        )
+        return BulkAnswer(bulk_id=given.bulk_id, accepted=True, message=_TOLD[given.control], status=status)
+
+    @activity.defn(name=Activity.FINISH_BULK)
+    async def finish_bulk(self, start: BulkStart) -> BulkProgress:
+        """Write down that a bulk operation has ended."""
+        progress = await bulks.finish_bulk(await self._database.pool(), start.order.tenant, start.bulk_id)
+        log.info(
+            "bulk.finished",
+            bulk_id=start.bulk_id,
+            tenant_id=start.order.tenant,
+            status=progress.status.value,
+            applied=progress.applied,
+            skipped=progress.skipped,
+            failed=progress.failed,
+        )
+        return progress
+
+
+_TOLD = {
+    BulkControl.START: "started",
+    BulkControl.PAUSE: "paused: what is under way ends, nothing more is sent",
+    BulkControl.RESUME: "resumed",
+    BulkControl.STOP: "stopped: what is under way ends, the rest is skipped",
+}
+
+
+class _Leg:
+    """Some seconds of a bulk operation. Whoever does the next leg, or this one after a crash, finds all in Postgres."""
+
+    def __init__(self, start: BulkStart, pool: Pool, letters: DeadLetters, metrics: Metrics) -> None:
+        self._start = start
+        self._pool = pool
+        self._letters = letters
+        self._metrics = metrics
+        self._sending: set[int] = set()
+        self._pace = Pace(start.order.rate)
+
+    async def run(self) -> BulkProgress:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + LEG.total_seconds()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                progress = await self._settle()
+                activity.heartbeat()
+                if self._is_over(progress) or (loop.time() > ends and not self._sending):
+                    return progress
+                if loop.time() <= ends:
+                    for item in await self._next(progress, loop.time()):
+                        self._sending.add(item.position)
+                        tasks.create_task(self._send(item))
+                await asyncio.sleep(ROUND.total_seconds())
+
+    def _is_over(self, progress: BulkProgress) -> bool:
+        return progress.finished or progress.idle or stop_reason(progress, self._start.order) is not None
+
+    async def _settle(self) -> BulkProgress:
+        progress, ended = await bulk_items.settle(self._pool, self._start.order.tenant, self._start.bulk_id)
+        for status in ended:
+            self._count(status)
+        return progress
+
+    async def _next(self, progress: BulkProgress, now: float) -> list[SentItem]:
+        free = self._pace.take(now, room(progress, self._start.order))
+        # Those that are being sent and are not ours were left behind by a worker that died, or will write the same.
+        if not free and progress.sending <= len(self._sending):
+            return []
+        return await bulk_items.claim(
+            self._pool, self._start.order.tenant, self._start.bulk_id, room=free, known=self._sending
+        )
+
+    async def _send(self, item: SentItem) -> None:
+        order = item_order(self._start, item.letter_id)
+        try:
+            answer = await self._letters.order(item.letter, order)
+        except Unavailable as error:
+            if await bulk_items.put_unanswered(self._pool, item, str(error)):
+                self._count(ItemStatus.FAILED)
+        else:
+            if not answer.accepted:
+                await bulk_items.put_skipped(self._pool, item, answer.message)
+                self._count(ItemStatus.SKIPPED)
+            elif order.verb is Verb.REPLAY:
+                await bulk_items.put_accepted(self._pool, item, ItemStatus.ORDERED, answer.message)
+            else:
+                await bulk_items.put_accepted(self._pool, item, ItemStatus.APPLIED, answer.message)
+                self._count(ItemStatus.APPLIED)
+        self._sending.discard(item.position)
+
+    def _count(self, status: ItemStatus) -> None:
+        self._metrics.bulk_item(self._start.order.verb.value, status.value)

@@ -1,0 +1,144 @@
+"""The plan of a bulk operation: how many, which steps run again, and what that repeats."""
+
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from redrive.bulk_orders import (
+    ITEMS_LIMIT,
+    Approval,
+    BulkItems,
+    BulkOrder,
+    BulkPlan,
+    BulkRequest,
+    BulkStart,
+    BulkView,
+    ItemsRequest,
+    PlanAnswer,
+    PlannedGroup,
+    PlannedStep,
+    plan_hash,
+)
+from redrive.contracts import Activity, Effect
+from redrive.dead_letters import Mode, Verb
+from redrive.errors import BulkNotFound, InvalidInput, PlanChanged, RedriveError, UnsafeEffects
+from redrive.modules import Registry
+from redrive.redaction import Redactor
+from store.bulk_approvals import put_approval
+from store.bulk_lists import get_bulk, list_items
+from store.bulk_members import Members, find_members
+from store.database import Database
+
+
+class BulkPlanActivities:
+    """Answer questions about bulk operations; none of them changes a dead letter."""
+
+    def __init__(self, database: Database, registry: Registry, redactor: Redactor, *, approvals: bool) -> None:
+        self._database = database
+        self._registry = registry
+        self._redactor = redactor
+        self._approvals = approvals
+
+    @activity.defn(name=Activity.PLAN_BULK)
+    async def plan_bulk(self, order: BulkOrder) -> PlanAnswer:
+        """Say what a bulk operation would do, or why it cannot be."""
+        until = order.selection.until or datetime.now(UTC)
+        # What fails from now on does not belong to it: else no plan would hold while steps go on failing.
+        fixed = order.model_copy(update={"selection": order.selection.model_copy(update={"until": until})})
+        members = await find_members(await self._database.pool(), fixed)
+        try:
+            _check_size(members)
+        except RedriveError as error:
+            return PlanAnswer(problem=str(error), code=error.code)
+        groups = planned_groups(self._registry, fixed, members)
+        plan = BulkPlan(
+            hash=plan_hash(fixed, members.digest),
+            order=fixed,
+            count=members.count,
+            groups=groups,
+            unsafe=unsafe_steps(groups),
+            approval_needed=self._approvals,
+        )
+        return PlanAnswer(plan=plan)
+
+    @activity.defn(name=Activity.APPROVE_BULK)
+    async def approve_bulk(self, approval: Approval) -> None:
+        """Write down that somebody approves a plan."""
+        written = approval.model_copy(update={"reason": self._redactor.text(approval.reason)})
+        await put_approval(await self._database.pool(), written)
+
+    @activity.defn(name=Activity.DESCRIBE_BULK)
+    async def describe_bulk(self, asked: BulkRequest) -> BulkView | None:
+        """Return a bulk operation, or nothing."""
+        try:
+            return await get_bulk(await self._database.pool(), asked.tenant, asked.bulk_id)
+        except BulkNotFound:
+            return None
+
+    @activity.defn(name=Activity.LIST_BULK_ITEMS)
+    async def list_bulk_items(self, asked: ItemsRequest) -> BulkItems:
+        """Return a page of items."""
+        return await list_items(await self._database.pool(), asked.tenant, asked)
+
+
+def judge(registry: Registry, start: BulkStart, members: Members) -> None:
+    """Refuse a start whose dead letters are not those of its plan, or that repeats effects without a yes to that."""
+    _check_size(members)
+    found = plan_hash(start.order, members.digest)
+    if found != start.plan_hash:
+        raise PlanChanged(
+            f"plan {start.plan_hash!r} does not hold any more: the dead letters it is about, or the order, have "
+            f"changed ({members.count} dead letters now); plan it again"
+        )
+    unsafe = unsafe_steps(planned_groups(registry, start.order, members))
+    if unsafe and not start.allow_unsafe:
+        raise UnsafeEffects(
+            f"{', '.join(unsafe)}: running again repeats effects that no key guards; say yes to that (`allow_unsafe`, "
+            "`--allow-unsafe`), or choose other dead letters"
+        )
+
+
+def _check_size(members: Members) -> None:
+    if members.count == 0:
+        raise InvalidInput("no open dead letter fits the selection: there is nothing to do")
+    if members.count > ITEMS_LIMIT:
+        raise InvalidInput(f"{members.count} dead letters fit; the limit is {ITEMS_LIMIT}: choose fewer, by time say")
+
+
+def planned_groups(registry: Registry, order: BulkOrder, members: Members) -> list[PlannedGroup]:
+    """Say for each pipeline and step what happens, by the pipelines that this worker knows."""
+    return [_group(registry, order, *group) for group in members.groups]
+
+
+def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
+    """Name the steps that run again and whose effects no key guards."""
+    return sorted({step.name for group in groups for step in group.run_again if step.effect is Effect.UNSAFE})
+
+
+def _group(registry: Registry, order: BulkOrder, pipeline: str, step: str, count: int) -> PlannedGroup:
+    known = registry.pipelines.get(pipeline)
+    names = [module.name for module in known.modules] if known else []
+    note = None
+    if step not in names:
+        names, note = [step], f"pipeline {pipeline!r} of this worker has no step {step!r}: what follows is not known"
+    dead = names.index(step)
+    if order.verb is not Verb.REPLAY:
+        later = names[dead + 1 :] if order.verb is Verb.RESOLVE else []
+        return PlannedGroup(pipeline=pipeline, step=step, count=count, afterwards=later, note=note)
+    first = order.from_step or step
+    if first not in names[: dead + 1]:
+        note = f"from_step {first!r} is not one of the steps up to {step!r}: these will be skipped"
+        return PlannedGroup(pipeline=pipeline, step=step, count=count, note=note)
+    return PlannedGroup(
+        pipeline=pipeline,
+        step=step,
+        count=count,
+        run_again=[_step(registry, name) for name in names[names.index(first) : dead + 1]],
+        afterwards=names[dead + 1 :] if order.mode is Mode.FROM_STEP else [],
+        note=note,
+    )
+
+
+def _step(registry: Registry, name: str) -> PlannedStep:
+    module = registry.modules.get(name)
+    return PlannedStep(name=name, effect=module.effect if module else None)

@@ -1,0 +1,38 @@
+"""Ask a worker: run one of the question workflows and wait for its answer."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.service import RPCError
+
+from redrive.contracts import Workflow
+from redrive.errors import Unavailable
+from redrive.keys import new_run_id
+
+
+async def ask(
+    client: Client, task_queue: str, workflow: Workflow, answer: Any, *arguments: object, timeout: timedelta
+) -> Any:
+    """Return a worker's answer, or say that none came in time."""
+    try:
+        return await client.execute_workflow(
+            workflow,
+            args=arguments,
+            id=f"ask-{new_run_id()}",
+            task_queue=task_queue,
+            result_type=answer,
+            execution_timeout=timeout,
+        )
+    except WorkflowFailureError as error:
+        raise Unavailable(
+            f"no worker answered on task queue {task_queue!r} within {timeout.seconds} s: "
+            "start one with `redrive worker`"
+        ) from error
+    except RPCError as error:
+        raise unavailable(error) from error
+
+
+def unavailable(error: RPCError) -> Unavailable:
+    """Say that Temporal did not do what it was asked."""
+    return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")

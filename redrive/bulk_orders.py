@@ -1,0 +1,361 @@
+"""Bulk operations: one order for many dead letters. What crosses a process about them, and the decisions. Pure.
+
+The membership is settled when a bulk operation starts; each of its items is then one order to one dead letter.
+"""
+
+import hashlib
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+from pydantic_core import to_json
+
+from redrive.contracts import Effect, Message, Name, Text255
+from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
+from redrive.errors import Category
+
+ITEMS_LIMIT: Final = 100_000
+LETTERS_LIMIT: Final = 1000
+PAGE_LIMIT: Final = 1000
+# Without a canary, so many outcomes are waited for before their share of failures means anything.
+JUDGED_FROM: Final = 20
+
+BulkVerb = Literal[Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD]
+
+
+class BulkStatus(StrEnum):
+    """Where a bulk operation is."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    DONE = "DONE"
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether it has ended."""
+        return self in {BulkStatus.STOPPED, BulkStatus.DONE}
+
+
+class ItemStatus(StrEnum):
+    """Where one item of a bulk operation is. The last three are final."""
+
+    PENDING = "PENDING"
+    SENDING = "SENDING"
+    ORDERED = "ORDERED"
+    APPLIED = "APPLIED"
+    SKIPPED = "SKIPPED"
+    FAILED = "FAILED"
+
+
+class BulkControl(StrEnum):
+    """What can be told to a bulk operation; also the names of its signals and updates."""
+
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+class BulkSelection(Message):
+    """Which open dead letters; with nothing set, all of the tenant's. `fingerprint` is a group of those alike."""
+
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Category | None = None
+    fingerprint: str | None = None
+    since: AwareDatetime | None = Field(default=None, description="that failed last at this moment or later")
+    until: AwareDatetime | None = Field(default=None, description="that failed last before; a plan sets it")
+    text: str | None = Field(default=None, description="a part of the message, or of an id")
+    letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
+
+
+class BulkOrder(Message):
+    """What to do to which dead letters, and how carefully."""
+
+    tenant: Name
+    verb: BulkVerb
+    selection: BulkSelection = BulkSelection()
+    mode: Mode = Mode.FROM_STEP
+    from_step: Name | None = None
+    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on each step's input")
+    output: dict[str, Any] | None = Field(default=None, description="what each step would have returned, to resolve")
+    rate: float | None = Field(default=None, gt=0, le=1000, description="orders per second at most; none: no limit")
+    parallelism: int = Field(default=50, ge=1, le=500, description="how many may be under way at once")
+    canary: int = Field(default=0, ge=0, le=ITEMS_LIMIT, description="how many go first, alone, to their outcome")
+    stop_percent: float = Field(default=10.0, ge=0, le=100, description="stop when more than this share fails")
+
+    @model_validator(mode="after")
+    def _fits_verb(self) -> Self:
+        if (self.output is not None) != (self.verb is Verb.RESOLVE):
+            raise ValueError("output: belongs to resolve, and to no other verb")
+        replay_only = self.input_patch is not None or self.from_step is not None or self.mode is not Mode.FROM_STEP
+        if replay_only and self.verb is not Verb.REPLAY:
+            raise ValueError("mode, from_step, input_patch: belong to replay, and to no other verb")
+        return self
+
+    @property
+    def action_hash(self) -> str:
+        """A hash of what is done to each item."""
+        return _digest(self.model_dump(mode="json", include={"verb", "mode", "from_step", "input_patch", "output"}))
+
+
+class BulkStart(Message):
+    """Start a bulk operation as it was planned. The same request id again is the same bulk operation."""
+
+    request_id: Text255
+    order: BulkOrder
+    plan_hash: Text255
+    requested_by: Text255
+    reason: Reason
+    allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+
+    @property
+    def bulk_id(self) -> str:
+        """The id of the bulk operation, and of its workflow."""
+        return bulk_id_for(self.order.tenant, self.request_id)
+
+
+class BulkCommand(Message):
+    """Who pauses, resumes or stops a bulk operation, and why."""
+
+    requested_by: Text255
+    reason: Reason
+
+
+class BulkProgress(Message):
+    """How far a bulk operation is: the counts of all items add up to the total at any moment."""
+
+    status: BulkStatus
+    total: int = 0
+    pending: int = 0
+    sending: int = 0
+    ordered: int = Field(default=0, description="accepted; the outcome of the replay is not known yet")
+    applied: int = 0
+    skipped: int = 0
+    failed: int = 0
+    canary_pending: int = 0
+    canary_open: int = Field(default=0, description="items of the canary whose outcome is not known yet")
+
+    @property
+    def under_way(self) -> int:
+        """How many orders are on their way, or carried out right now."""
+        return self.sending + self.ordered
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether every item has ended."""
+        return self.pending + self.under_way == 0
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing happens until somebody resumes it."""
+        return self.status is BulkStatus.PAUSED and self.under_way == 0
+
+
+class BulkAnswer(Message):
+    """What became of a start, or of a pause, resume or stop."""
+
+    bulk_id: str
+    accepted: bool
+    message: str
+    code: str | None = None
+    status: BulkStatus | None = None
+
+
+class BulkInput(Message):
+    """What starts the workflow of a bulk operation."""
+
+    start: BulkStart
+    status: BulkStatus | None = Field(default=None, description="set when its history was cut short")
+
+
+class BulkOrderedControl(Message):
+    """A command for a bulk operation, for the worker that carries it out."""
+
+    tenant: str
+    bulk_id: str
+    control: BulkControl
+    command: BulkCommand
+
+
+class PlannedStep(Message):
+    """A step that runs again, and what its repetition means; no effect: its module is not known to the worker."""
+
+    name: str
+    effect: Effect | None
+
+
+class PlannedGroup(Message):
+    """What happens to the dead letters of one step of one pipeline."""
+
+    pipeline: str
+    step: str
+    count: int
+    run_again: list[PlannedStep] = Field(default=[], description="the dead step, and those before it that run again")
+    afterwards: list[str] = Field(default=[], description="later steps, which run when these are done")
+    note: str | None = None
+
+
+class BulkPlan(Message):
+    """What a bulk operation would do. Its hash stands for the membership and the order: start it with that."""
+
+    hash: str
+    order: BulkOrder = Field(description="as given, with `until` set: what fails later does not belong to it")
+    count: int
+    groups: list[PlannedGroup]
+    unsafe: list[str] = Field(default=[], description="steps whose effects would be repeated without a key")
+    approval_needed: bool = False
+
+
+class PlanAnswer(Message):
+    """A plan, or why there is none."""
+
+    plan: BulkPlan | None = None
+    problem: str | None = None
+    code: str | None = None
+
+
+class Approval(Message):
+    """Another person's yes to a plan."""
+
+    tenant: Name
+    plan_hash: Text255
+    approved_by: Text255
+    reason: Reason
+
+
+class BulkRequest(Message):
+    """Ask for one bulk operation."""
+
+    tenant: Name
+    bulk_id: Text255
+
+
+class ItemsRequest(BulkRequest):
+    """Ask for items of a bulk operation, after the place where the page before ended."""
+
+    status: ItemStatus | None = None
+    limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
+    after: int | None = None
+
+
+class BulkItem(Message):
+    """One item, and what became of it."""
+
+    position: int
+    letter_id: str
+    run_id: str
+    step: str
+    status: ItemStatus
+    why: str | None
+    updated_at: datetime
+
+
+class BulkItems(Message):
+    """A page of items; `after` is where the next one begins, none: there are no more."""
+
+    items: list[BulkItem]
+    after: int | None
+
+
+class BulkView(Message):
+    """A bulk operation as an operator sees it."""
+
+    id: str
+    tenant: str
+    verb: Verb
+    status: BulkStatus
+    progress: BulkProgress
+    options: dict[str, Any] = Field(description="what was ordered; of an edit or output only that there is one")
+    plan_hash: str
+    request_id: str
+    requested_by: str
+    reason: str
+    stopped_because: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+def bulk_id_for(tenant: str, request_id: str) -> str:
+    """Return the one bulk operation that belongs to a tenant's request."""
+    # The separator cannot occur in a tenant's name, so no two pairs share a text.
+    return "bulk-" + hashlib.sha256(f"{tenant}\n{request_id}".encode()).hexdigest()[:32]
+
+
+def item_request_id(bulk_id: str, letter_id: str) -> str:
+    """Return the id of an item's order: the same however often it is sent, and with the bulk operation's id in it."""
+    return f"{bulk_id}:{hashlib.sha256(letter_id.encode()).hexdigest()[:16]}"
+
+
+def plan_hash(order: BulkOrder, members: str) -> str:
+    """Return the hash of an order and its membership, which is given by a digest."""
+    return _digest([order.model_dump(mode="json"), members])[:32]
+
+
+def item_order(start: BulkStart, letter_id: str) -> LetterOrder:
+    """Return the order that an item's dead letter gets."""
+    order = start.order
+    fields: dict[str, str] = {
+        "request_id": item_request_id(start.bulk_id, letter_id),
+        "requested_by": start.requested_by,
+        "reason": start.reason,
+    }
+    match order.verb:
+        case Verb.REPLAY:
+            return Replay(**fields, mode=order.mode, from_step=order.from_step, input_patch=order.input_patch)
+        case Verb.RESOLVE:
+            return Resolve(**fields, output=order.output or {})
+        case Verb.DISCARD:
+            return Discard(**fields)
+
+
+def room(progress: BulkProgress, order: BulkOrder) -> int:
+    """Say how many more items may be sent now: the canary's first, and no others before its outcome is known."""
+    if progress.status is not BulkStatus.RUNNING:
+        return 0
+    waiting = progress.canary_pending if progress.canary_open else progress.pending
+    return max(0, min(order.parallelism - progress.under_way, waiting))
+
+
+def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
+    """Say why a bulk operation must stop: too large a share of the outcomes are failures. Skipped ones do not count."""
+    known = progress.applied + progress.failed
+    is_judged = progress.canary_open == 0 if order.canary else known >= JUDGED_FROM
+    if (
+        progress.status is not BulkStatus.RUNNING
+        or not is_judged
+        or progress.failed * 100 <= order.stop_percent * known
+    ):
+        return None
+    return f"{progress.failed} of {known} failed, more than {order.stop_percent:g} %"
+
+
+def control_refusal(status: BulkStatus, control: BulkControl) -> str | None:
+    """Say why a bulk operation cannot take a command now, or None."""
+    allowed = {
+        BulkControl.PAUSE: {BulkStatus.RUNNING, BulkStatus.PAUSED},
+        BulkControl.RESUME: {BulkStatus.PAUSED, BulkStatus.RUNNING},
+        BulkControl.STOP: {BulkStatus.RUNNING, BulkStatus.PAUSED, BulkStatus.STOPPING},
+    }
+    if status in allowed.get(control, set()):
+        return None
+    return f"the bulk operation is {status}: there is nothing to {control}"
+
+
+def status_after_control(control: BulkControl) -> BulkStatus:
+    """Return the status that a command gives."""
+    match control:
+        case BulkControl.PAUSE:
+            return BulkStatus.PAUSED
+        case BulkControl.STOP:
+            return BulkStatus.STOPPING
+        case BulkControl.START | BulkControl.RESUME:
+            return BulkStatus.RUNNING
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(to_json(value)).hexdigest()

@@ -1,0 +1,144 @@
+"""One bulk operation: settles which dead letters belong to it, then sends their orders leg by leg until all have ended.
+
+What became of each item is in Postgres; the workflow knows the order, and decides when to go on, wait, stop and end.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.bulk_orders import (
+        BulkAnswer,
+        BulkCommand,
+        BulkControl,
+        BulkInput,
+        BulkOrderedControl,
+        BulkProgress,
+        BulkStatus,
+        stop_reason,
+    )
+    from redrive.contracts import Activity, Workflow
+    from workflows.details import bulk_details
+    from workflows.inputs import read_message
+
+RECORD_TIMEOUT = timedelta(seconds=10)
+# Settling a hundred thousand items is one statement, but not a small one.
+OPEN_TIMEOUT = timedelta(minutes=2)
+# A leg takes 20 s, and then as long as the orders on their way: 15 s.
+LEG_TIMEOUT = timedelta(minutes=2)
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
+SYSTEM = "redrive"
+
+
+@workflow.defn(name=Workflow.BULK_REPLAY)
+class BulkReplay:
+    """Give one order to many dead letters."""
+
+    @workflow.init
+    def __init__(self, given: BulkInput) -> None:
+        self._start = given.start
+        self._opened: BulkAnswer | None = None
+        self._status = given.status or BulkStatus.RUNNING
+
+    @workflow.run
+    async def run(self, given: BulkInput) -> BulkProgress:
+        # Also after the history was cut short: it changes nothing then.
+        self._opened = await self._do(Activity.OPEN_BULK, self._start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
+        if not self._opened.accepted:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            raise ApplicationError(self._opened.message, type=self._opened.code, non_retryable=True)
+        self._status = self._opened.status or self._status
+        try:
+            return await self._work()
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                await self._stop("its workflow was canceled")
+                await self._work()
+            raise
+
+    async def _work(self) -> BulkProgress:
+        """Go on until every item has ended."""
+        while True:
+            progress = await self._leg()
+            workflow.set_current_details(bulk_details(self._start, progress))
+            why = stop_reason(progress, self._start.order)
+            if why:
+                await self._stop(why)
+            elif progress.finished:
+                break
+            elif progress.idle:
+                await workflow.wait_condition(lambda: self._status is not BulkStatus.PAUSED)
+            if workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                workflow.continue_as_new(BulkInput(start=self._start, status=self._status))
+        progress = await self._do(Activity.FINISH_BULK, self._start, returns=BulkProgress)
+        self._status = progress.status
+        workflow.set_current_details(bulk_details(self._start, progress))
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return progress
+
+    async def _leg(self) -> BulkProgress:
+        progress: BulkProgress = await self._do(
+            Activity.ADVANCE_BULK,
+            self._start,
+            returns=BulkProgress,
+            timeout=LEG_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        )
+        return progress
+
+    async def _stop(self, why: str) -> None:
+        await self._control(BulkControl.STOP, BulkCommand(requested_by=SYSTEM, reason=why))
+
+    @workflow.signal(dynamic=True)
+    async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take a command, from Temporal's Web UI for example."""
+        await self.take_and_answer(name, arguments)
+
+    @workflow.update(dynamic=True)
+    async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
+        """Take a command and answer what becomes of it; `start` asks only whether the bulk operation begins."""
+        await workflow.wait_condition(lambda: self._opened is not None)
+        if self._opened is None or not self._opened.accepted or name == BulkControl.START:
+            return self._opened or self._refused("not opened")
+        if name not in set(BulkControl):
+            return self._refused(f"{name[:64]!r} is not a command; there are pause, resume and stop")
+        command = read_message(BulkCommand, arguments)
+        if isinstance(command, str):
+            return self._refused(command)
+        return await self._control(BulkControl(name), command)
+
+    async def _control(self, control: BulkControl, command: BulkCommand) -> BulkAnswer:
+        given = BulkOrderedControl(
+            tenant=self._start.order.tenant, bulk_id=self._start.bulk_id, control=control, command=command
+        )
+        answer: BulkAnswer = await self._do(Activity.CONTROL_BULK, given, returns=BulkAnswer)
+        self._status = answer.status or self._status
+        return answer
+
+    def _refused(self, message: str) -> BulkAnswer:
+        return BulkAnswer(bulk_id=self._start.bulk_id, accepted=False, message=message, status=self._status)
+
+    async def _do(
+        self,
+        activity: Activity,
+        given: object,
+        *,
+        returns: type,
+        timeout: timedelta = RECORD_TIMEOUT,
+        heartbeat_timeout: timedelta | None = None,
+    ) -> Any:
+        return await workflow.execute_activity(
+            activity,
+            given,
+            result_type=returns,
+            start_to_close_timeout=timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            retry_policy=RETRIES,
+        )

@@ -325,11 +325,8 @@ def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
     """Say why a bulk operation must stop: too large a share of the outcomes are failures. Skipped ones do not count."""
     known = progress.applied + progress.failed
     is_judged = progress.canary_open == 0 if order.canary else known >= JUDGED_FROM
-    if (
-        progress.status is not BulkStatus.RUNNING
-        or not is_judged
-        or progress.failed * 100 <= order.stop_percent * known
-    ):
+    is_too_much = progress.failed * 100 > order.stop_percent * known
+    if not (progress.status is BulkStatus.RUNNING and is_judged and is_too_much):
         return None
     return f"{progress.failed} of {known} failed, more than {order.stop_percent:g} %"
 

@@ -27,12 +27,12 @@ _SENDING: Final = """
     WHERE tenant = $1 AND bulk_id = $2 AND status = 'SENDING' AND position <> ALL($3::integer[])
     ORDER BY position
 """
-_SETTLE: Final = f"""
+_SETTLE: Final = """
     UPDATE bulk_items AS item SET updated_at = now(),
         status = CASE WHEN letter.cycle = item.cycle AND letter.status = 'replayed' THEN 'APPLIED' ELSE 'FAILED' END,
         why = CASE
             WHEN letter.cycle > item.cycle
-                THEN left('exhausted again: ' || letter.category || ': ' || letter.message, {WHY_SHOWN})
+                THEN left('exhausted again: ' || letter.category || ': ' || letter.message, $3)
             WHEN letter.status = 'replayed' THEN 'replayed'
             WHEN letter.blocked_by IS NOT NULL THEN 'the earlier step ' || letter.blocked_by || ' is dead now'
             WHEN letter.orphaned THEN 'the run is gone'
@@ -80,7 +80,7 @@ class SentItem(BaseModel):
 async def settle(pool: Pool, tenant: str, bulk_id: str) -> tuple[BulkProgress, list[ItemStatus]]:
     """Write down the outcomes that are known by now. Return how far it is, and how the items settled just now ended."""
     async with transaction(pool, tenant) as connection:
-        rows = await connection.fetch(_SETTLE, tenant, bulk_id)
+        rows = await connection.fetch(_SETTLE, tenant, bulk_id, WHY_SHOWN)
         return await progress(connection, tenant, bulk_id), [ItemStatus(row["status"]) for row in rows]
 
 

@@ -13,7 +13,8 @@ from store.tenancy import Connection, Pool, reading
 from store.text import clean
 
 _COLUMNS: Final = """
-    tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because, started_at, finished_at
+    tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because,
+    started_at, finished_at
 """
 
 

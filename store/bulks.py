@@ -140,7 +140,7 @@ async def control_bulk(pool: Pool, given: BulkOrderedControl) -> BulkStatus:
         )
         if wanted is BulkStatus.STOPPING:
             await _skip_pending(connection, tenant, bulk_id, f"the bulk operation was stopped: {why}")
-        await _audit(connection, tenant, bulk_id, _ACTIONS[given.control], given.command, _told(before))
+        await _audit(connection, tenant, bulk_id, _ACTIONS[given.control], command=given.command, after=_told(before))
         return wanted
 
 
@@ -173,7 +173,7 @@ async def finish_bulk(pool: Pool, tenant: str, bulk_id: str) -> BulkProgress:
             status.value,
         )
         ended = now.model_copy(update={"status": status})
-        await _audit(connection, tenant, bulk_id, Action.BULK_FINISHED, None, _told(ended))
+        await _audit(connection, tenant, bulk_id, Action.BULK_FINISHED, command=None, after=_told(ended))
         return ended
 
 
@@ -184,7 +184,7 @@ def _told(progress: BulkProgress) -> dict[str, Any]:
 async def audit(connection: Connection, start: BulkStart, action: Action, after: dict[str, Any]) -> None:
     """Append an entry about a bulk operation: who asked for it, and why."""
     command = BulkCommand(requested_by=start.requested_by, reason=start.reason)
-    await _audit(connection, start.order.tenant, start.bulk_id, action, command, after)
+    await _audit(connection, start.order.tenant, start.bulk_id, action, command=command, after=after)
 
 
 async def _audit(
@@ -192,6 +192,7 @@ async def _audit(
     tenant: str,
     bulk_id: str,
     action: Action,
+    *,
     command: BulkCommand | None,
     after: dict[str, Any],
 ) -> None:

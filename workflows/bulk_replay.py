@@ -49,7 +49,7 @@ class BulkReplay:
     @workflow.run
     async def run(self, given: BulkInput) -> BulkProgress:
         # Also after the history was cut short: it changes nothing then.
-        self._opened = await self._do(Activity.OPEN_BULK, self._start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
+        self._opened = await self._do(Activity.OPEN_BULK, given.start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
         if not self._opened.accepted:
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise ApplicationError(self._opened.message, type=self._opened.code, non_retryable=True)
@@ -77,11 +77,11 @@ class BulkReplay:
             if workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(BulkInput(start=self._start, status=self._status))
-        progress = await self._do(Activity.FINISH_BULK, self._start, returns=BulkProgress)
-        self._status = progress.status
-        workflow.set_current_details(bulk_details(self._start, progress))
+        ended: BulkProgress = await self._do(Activity.FINISH_BULK, self._start, returns=BulkProgress)
+        self._status = ended.status
+        workflow.set_current_details(bulk_details(self._start, ended))
         await workflow.wait_condition(workflow.all_handlers_finished)
-        return progress
+        return ended
 
     async def _leg(self) -> BulkProgress:
         progress: BulkProgress = await self._do(
@@ -99,11 +99,14 @@ class BulkReplay:
     @workflow.signal(dynamic=True)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a command, from Temporal's Web UI for example."""
-        await self.take_and_answer(name, arguments)
+        await self._take(name, arguments)
 
     @workflow.update(dynamic=True)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
         """Take a command and answer what becomes of it; `start` asks only whether the bulk operation begins."""
+        return await self._take(name, arguments)
+
+    async def _take(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
         await workflow.wait_condition(lambda: self._opened is not None)
         if self._opened is None or not self._opened.accepted or name == BulkControl.START:
             return self._opened or self._refused("not opened")

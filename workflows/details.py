@@ -50,9 +50,8 @@ def letter_details(state: LetterState) -> str:
 
 def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
     """Describe a bulk operation: how far it is, who asked for it, and how to stop it."""
-    lines = [
-        f"**{start.order.verb}** of {progress.total} dead letters, tenant **{start.order.tenant}**: {progress.status}"
-    ]
+    order = start.order
+    lines = [f"**{order.verb}** of {progress.total} dead letters, tenant **{order.tenant}**: {progress.status}"]
     lines += ["", f"by {escape(start.requested_by)}: {escape(start.reason)}", "", "| | |", "|---|---|"]
     names = ("pending", "sending", "ordered", "applied", "skipped", "failed")
     lines += [f"| {name} | {getattr(progress, name)} |" for name in names]

@@ -1,0 +1,51 @@
+"""One worker for all tests of a file, and a tenant of its own for each test."""
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from redrive import Redrive, Registry
+from redrive.connection import connect_temporal
+from redrive.settings import Settings
+from starter.stack.state import StackInfo
+from store.audit import verify
+from store.pool import open_pool
+from tests.integration.bulk.lab import SERVICES, Case, register
+from worker import running_worker
+
+
+@pytest.fixture(scope="module")
+def lab_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings for the session's servers, with a task queue of the file's own."""
+    return Settings(
+        temporal_address=stack.temporal_address,
+        database_url=stack.database_url,
+        state_dir=tmp_path_factory.mktemp("lab"),
+        task_queue=f"queue-{uuid.uuid4().hex[:12]}",
+    )
+
+
+@pytest.fixture(scope="module")
+async def lab(lab_settings: Settings) -> AsyncIterator[Redrive]:
+    """A worker that knows the laboratory's pipelines, and a client of it."""
+    registry = Registry()
+    register(registry)
+    async with running_worker(lab_settings, registry):
+        client = await connect_temporal(lab_settings)
+        yield Redrive(client, task_queue=lab_settings.task_queue, registry=registry)
+
+
+@pytest.fixture
+async def case(lab: Redrive, lab_settings: Settings, stack: StackInfo) -> AsyncIterator[Case]:
+    """A tenant to be; afterwards its audit log is verified."""
+    url = stack.database_url.get_secret_value()
+    made = Case(lab, await connect_temporal(lab_settings), url)
+    yield made
+    del SERVICES[made.name]
+    pool = await open_pool(url, max_size=1)
+    try:
+        proofs = await verify(pool, made.tenant)
+    finally:
+        await pool.close()
+    assert all(proof.first_broken is None for proof in proofs), proofs

@@ -4,11 +4,11 @@ The membership is settled when a bulk operation starts; each of its items is the
 """
 
 import hashlib
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 from pydantic_core import to_json
 
 from redrive.contracts import Effect, Message, Name, Text255
@@ -71,6 +71,12 @@ class BulkSelection(Message):
     until: AwareDatetime | None = Field(default=None, description="that failed last before; a plan sets it")
     text: str | None = Field(default=None, description="a part of the message, or of an id")
     letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
+
+    @field_validator("since", "until")
+    @classmethod
+    def _in_one_zone(cls, value: datetime | None) -> datetime | None:
+        # The same moment must give the same plan, whatever the zone it is written in.
+        return value.astimezone(UTC) if value else None
 
 
 class BulkOrder(Message):

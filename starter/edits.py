@@ -33,6 +33,15 @@ def read_object(option: str, file: Path) -> dict[str, Any]:
     return parse_object(option, text)
 
 
+def chosen_output(output: str | None, file: Path | None) -> dict[str, Any]:
+    """Return the output that `--output` or `--output-file` gives; one of them is needed."""
+    if output is not None and file is None:
+        return parse_object("--output", output)
+    if file is not None and output is None:
+        return read_object("--output-file", file)
+    raise WrongUsage("give one of --output and --output-file")
+
+
 def parse_object(option: str, text: bytes | str) -> dict[str, Any]:
     """Read a JSON object that a step may take or return."""
     value = _json(option, text)

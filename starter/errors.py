@@ -15,6 +15,12 @@ class NotConfirmed(RedriveError):
     code = "not_confirmed"
 
 
+class BulkIncomplete(RedriveError):
+    """A bulk operation has ended, but not every dead letter of it was dealt with."""
+
+    code = "bulk_incomplete"
+
+
 class RunParked(RedriveError):
     """The run that was waited for is parked: a step of it is a dead letter."""
 

@@ -9,8 +9,7 @@ from cyclopts.validators import Number
 from redrive import Redrive
 from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Restart
 from redrive.settings import read_settings
-from starter.edits import input_patch, parse_object, read_object
-from starter.errors import WrongUsage
+from starter.edits import chosen_output, input_patch
 from starter.orders import By, Letter, Reason, RequestId, finish, made
 from starter.records import find_letter, open_records
 from starter.replays import Manner, replay_letter
@@ -113,12 +112,7 @@ async def resolve(
     output_file
         Read the output from this file; `-` reads it from standard input.
     """
-    if output is not None and output_file is None:
-        document = parse_object("--output", output)
-    elif output_file is not None and output is None:
-        document = read_object("--output-file", output_file)
-    else:
-        raise WrongUsage("give one of --output and --output-file")
+    document = chosen_output(output, output_file)
     order = made(Resolve, by=by, reason=reason, request_id=request_id, output=document)
     await _give(letter, order, "Resolve {id} with this output?", yes=yes, json=json)
 

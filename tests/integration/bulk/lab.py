@@ -18,7 +18,7 @@ from redrive.dead_letters import LetterId, Verb
 from tests.conftest import eventually
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
-WHO: dict[str, str] = {"requested_by": "ada", "reason": "the provider is back"}
+WHO: dict[str, Any] = {"requested_by": "ada", "reason": "the provider is back"}
 
 
 class Given(BaseModel):

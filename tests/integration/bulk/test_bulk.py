@@ -1,5 +1,7 @@
 """A bulk operation from its start to its end: what belongs to it, what becomes of each item, what is written down."""
 
+from typing import Any
+
 import pytest
 
 from redrive import RunStatus
@@ -106,7 +108,7 @@ async def test_an_edit_reaches_those_that_it_fits_and_the_others_are_skipped(cas
 async def test_resolve_and_discard_work_in_bulk(case: Case, verb: Verb) -> None:
     """Resolved runs go on with the given output; discarded ones end FAILED."""
     await case.park(1, 2)
-    options = {"output": {"number": 0}} if verb is Verb.RESOLVE else {}
+    options: dict[str, Any] = {"output": {"number": 0}} if verb is Verb.RESOLVE else {}
     bulk = await case.start(case.order(verb, **options))
     await case.until(bulk, BulkStatus.DONE)
     assert set((await case.became(bulk)).values()) == {APPLIED}

@@ -8,12 +8,17 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from redrive.bulk_orders import Approval, BulkOrder, BulkStart
+from redrive.dead_letters import Verb
 from store import dead_letters
+from store.bulk_approvals import put_approval
+from store.bulks import open_bulk
 from store.tenancy import Connection, Pool
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.test_dead_letters import Owner
 
-TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts"]
+BULK_TABLES = ["bulk_operations", "bulk_items", "bulk_approvals"]
+TABLES = ["runs", "dead_letters", "dead_letter_counts", "audit_log", "audit_heads", "alerts", *BULK_TABLES]
 
 
 @contextlib.asynccontextmanager
@@ -33,6 +38,10 @@ async def filled(pool: Pool, tenant: str) -> str:
     """A tenant with a row in every table."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
+    order = BulkOrder(tenant=tenant, verb=Verb.DISCARD)
+    start = BulkStart(request_id=tenant, order=order, plan_hash="plan", requested_by="ada", reason="why")
+    await open_bulk(pool, start, bool, approvals=False)
+    await put_approval(pool, Approval(tenant=tenant, plan_hash="plan", approved_by="bob", reason="why"))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
     return tenant
 
@@ -78,6 +87,11 @@ async def test_rows_of_others_are_not_seen(pool: Pool, filled: str, table: str, 
         "INSERT INTO runs (run_id, tenant, pipeline, status, started_at) VALUES ('x', '{}', 'p', 'SUCCESS', now())",
         "INSERT INTO alerts (tenant, fingerprint, count, sent_at) VALUES ('{}', 'f', 1, now())",
         "INSERT INTO audit_log (tenant, action, actor) VALUES ('{}', 'refused', 'mallory')",
+        "INSERT INTO bulk_approvals (tenant, plan_hash, approved_by, reason) VALUES ('{}', 'p', 'mallory', 'r')",
+        'INSERT INTO bulk_operations SELECT (jsonb_populate_record(bulk, \'{{"id": "x"}}\')).* '
+        "FROM bulk_operations AS bulk WHERE tenant = '{}'",
+        "INSERT INTO bulk_items SELECT (jsonb_populate_record(item, '{{\"position\": 7}}')).* "
+        "FROM bulk_items AS item WHERE tenant = '{}'",
         'INSERT INTO dead_letters SELECT (jsonb_populate_record(letter, \'{{"id": "x", "run_id": "x"}}\')).* '
         "FROM dead_letters AS letter WHERE tenant = '{}'",
     ],
@@ -89,7 +103,7 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts"])
+@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", *BULK_TABLES])
 async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
     """An update reaches no row of another tenant, and gives none away."""
     async with _as(pool, "another") as connection:
@@ -125,6 +139,9 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "DELETE FROM dead_letters",
         "DELETE FROM runs",
         "DELETE FROM alerts",
+        "DELETE FROM bulk_operations",
+        "DELETE FROM bulk_items",
+        "DELETE FROM bulk_approvals",
         "TRUNCATE dead_letters CASCADE",
         "DROP TABLE alerts",
         "ALTER TABLE dead_letters DISABLE ROW LEVEL SECURITY",

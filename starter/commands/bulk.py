@@ -1,0 +1,200 @@
+"""`redrive bulk …`: look at bulk operations, pause, resume and stop them. The orders are in `bulk_orders.py`."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from redrive import Redrive
+from redrive.bulk_orders import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
+from redrive.contracts import DEFAULT_TENANT
+from redrive.settings import read_settings
+from starter.bulk_progress import follow_bulk, judge
+from starter.bulk_views import bulk_view, bulks_table, items_table
+from starter.orders import By, Reason, asked_by
+from starter.records import open_records
+from starter.terminal import Json, console, errors
+from starter.views import print_json
+from store.bulk_lists import get_bulk, list_bulks, list_items
+
+app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one order.")
+app.command("starter.commands.bulk_orders:plan")
+app.command("starter.commands.bulk_orders:replay")
+app.command("starter.commands.bulk_orders:resolve")
+app.command("starter.commands.bulk_orders:discard", name=["discard", "ignore"])
+
+Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, as it was printed at its start.")]
+
+
+@app.command
+async def show(bulk: Bulk, /, *, json: Json = False) -> None:
+    """Show a bulk operation: how far it is, who asked for it and why, and how it ended.
+
+    **Example**
+
+    `redrive bulk show bulk-6e66dd01a1e2177540731697934191a0`
+    """
+    async with open_records(read_settings()) as pool:
+        view = await get_bulk(pool, None, bulk)
+    if json:
+        print_json(view)
+    else:
+        console.print(bulk_view(view))
+
+
+@app.command
+async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
+    """Follow a bulk operation until it has ended. Ctrl-C ends the watching.
+
+    **Example**
+
+    `redrive bulk watch bulk-6e66dd01a1e2177540731697934191a0`
+    """
+    async with open_records(read_settings()) as pool:
+        await get_bulk(pool, None, bulk)
+        view = await follow_bulk(pool, bulk, quiet=json)
+    if json:
+        print_json(view)
+    judge(view)
+
+
+@app.command(name="list")
+async def list_operations(
+    *,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=100))] = 20,
+    json: Json = False,
+) -> None:
+    """List the newest bulk operations.
+
+    **Example**
+
+    `redrive bulk list --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    limit
+        How many at the most.
+    """
+    async with open_records(read_settings()) as pool:
+        views = await list_bulks(pool, tenant, limit)
+    if json:
+        print_json(views)
+    elif views:
+        console.print(bulks_table(views))
+    else:
+        errors.print("no bulk operations")
+
+
+@app.command
+async def items(
+    bulk: Bulk,
+    /,
+    *,
+    status: Annotated[ItemStatus | None, Parameter(name_transform=str.lower)] = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=PAGE_LIMIT))] = 100,
+    after: int | None = None,
+    json: Json = False,
+) -> None:
+    """List the items of a bulk operation and what became of each, in the order in which they are sent.
+
+    **Example**
+
+    `redrive bulk items bulk-6e66dd01a1e2177540731697934191a0 --status failed`
+
+    Parameters
+    ----------
+    status
+        Only those with this status.
+    limit
+        How many at the most.
+    after
+        Where the page before ended, as it was printed there.
+    """
+    async with open_records(read_settings()) as pool:
+        view = await get_bulk(pool, None, bulk)
+        asked = ItemsRequest(tenant=view.tenant, bulk_id=bulk, status=status, limit=limit, after=after)
+        page = await list_items(pool, view.tenant, asked)
+    if json:
+        print_json(page)
+        return
+    if page.items:
+        console.print(items_table(page.items))
+    else:
+        errors.print("no items")
+    if page.after is not None:
+        errors.print(f"there are more: add --after {page.after}", markup=False)
+
+
+@app.command
+async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """Send nothing more for now; what is under way ends.
+
+    **Example**
+
+    `redrive bulk pause bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is slow"`
+    """
+    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
+    await _finish(lambda: redrive.bulk.pause(bulk, requested_by=who, reason=reason), json=json)
+
+
+@app.command
+async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """Go on after a pause.
+
+    **Example**
+
+    `redrive bulk resume bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is well"`
+    """
+    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
+    await _finish(lambda: redrive.bulk.resume(bulk, requested_by=who, reason=reason), json=json)
+
+
+@app.command
+async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """End it: what is under way ends, the rest is skipped.
+
+    **Example**
+
+    `redrive bulk stop bulk-6e66dd01a1e2177540731697934191a0 --reason "too many fail"`
+    """
+    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
+    await _finish(lambda: redrive.bulk.stop(bulk, requested_by=who, reason=reason), json=json)
+
+
+async def _finish(order: Callable[[], Awaitable[BulkAnswer]], *, json: bool) -> None:
+    answer = await order()
+    if json:
+        print_json(answer)
+    else:
+        console.print(answer.message, markup=False, soft_wrap=True)
+
+
+@app.command
+async def approve(
+    plan: Annotated[str, Parameter(name="PLAN", help="The hash that the plan has.")],
+    /,
+    *,
+    reason: Reason,
+    tenant: str = DEFAULT_TENANT,
+    by: By = None,
+) -> None:
+    """Say yes to somebody else's plan, for an hour. Needed where workers have `REDRIVE_APPROVALS=on`.
+
+    Plan it yourself first, with the same words and the `--until` that the plan shows: the hash must be the same.
+
+    **Example**
+
+    `redrive bulk approve 41d2f0… --reason "three groups, all of the outage"`
+
+    Parameters
+    ----------
+    tenant
+        The tenant that the plan is about.
+    """
+    redrive = await Redrive.connect(read_settings())
+    await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason)
+    console.print(f"approved for an hour: {plan}", markup=False)

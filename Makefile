@@ -5,10 +5,10 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fmt lock bench chaos clean setup
+.PHONY: help demo up test check fmt lock bench chaos chaosbulk clean setup
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Show real runs on a real stack, in under a minute
 	$(PYTHON) run.py demo
@@ -39,6 +39,9 @@ bench: setup ## Compare runs, dead letters and replays with plain Temporal workf
 
 chaos: setup ## Kill workers and PostgreSQL under a thousand dying runs and their replays (up to 12 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters
+
+chaosbulk: setup ## Kill workers and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
+	$(BIN)/python -m tests.chaos.bulk
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -152,7 +152,7 @@ class _Leg:
         self._letters = letters
         self._metrics = metrics
         self._sending: set[int] = set()
-        self._pace = Pace(start.order.rate)
+        self._pace: Pace | None = None
 
     async def run(self) -> BulkProgress:
         loop = asyncio.get_running_loop()
@@ -179,6 +179,7 @@ class _Leg:
         return progress
 
     async def _next(self, progress: BulkProgress, now: float) -> list[SentItem]:
+        self._pace = self._pace or Pace(self._start.order.rate, progress.since_sent)
         free = self._pace.take(now, room(progress, self._start.order))
         # Those that are being sent and are not ours were left behind by a worker that died, or will write the same.
         if not free and progress.sending <= len(self._sending):

@@ -146,6 +146,8 @@ class BulkProgress(Message):
     canary_pending: int = 0
     canary_open: int = Field(default=0, description="items of the canary whose outcome is not known yet")
 
+    since_sent: float | None = Field(default=None, description="seconds since items were sent last; none: never")
+
     @property
     def under_way(self) -> int:
         """How many orders are on their way, or carried out right now."""

@@ -4,11 +4,14 @@ import math
 
 
 class Pace:
-    """A bucket that fills at the rate and holds one second of it; it begins with one."""
+    """A bucket that fills at the rate and holds one second of it, or one.
 
-    def __init__(self, rate: float | None) -> None:
+    It begins with what has come together since something was taken last, by whomever; with one when nothing ever was.
+    """
+
+    def __init__(self, rate: float | None, waited: float | None = None) -> None:
         self._rate = rate
-        self._ready = 1.0
+        self._ready = 1.0 if rate is None or waited is None else min(max(1.0, rate), waited * rate)
         self._at: float | None = None
 
     def take(self, now: float, wanted: int) -> int:

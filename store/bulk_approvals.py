@@ -13,13 +13,17 @@ _PUT: Final = """
     ON CONFLICT (tenant, plan_hash, approved_by)
         DO UPDATE SET reason = excluded.reason, approved_at = now(), used_by = NULL
 """
+# Materialized: inside IN (...) the planner may run it again for each row, and use up more than one.
 _USE: Final = """
-    UPDATE bulk_approvals SET used_by = $4 WHERE (tenant, plan_hash, approved_by) IN (
-        SELECT tenant, plan_hash, approved_by FROM bulk_approvals
+    WITH found AS MATERIALIZED (
+        SELECT approved_by FROM bulk_approvals
         WHERE tenant = $1 AND plan_hash = $2 AND approved_by <> $3 AND used_by IS NULL
             AND approved_at > now() - interval '1 hour'
         ORDER BY approved_at LIMIT 1 FOR UPDATE
-    ) RETURNING approved_by
+    )
+    UPDATE bulk_approvals AS given SET used_by = $4 FROM found
+    WHERE given.tenant = $1 AND given.plan_hash = $2 AND given.approved_by = found.approved_by
+    RETURNING given.approved_by
 """
 
 

@@ -14,13 +14,19 @@ from store.text import clean
 TRIES: Final = 5
 WHY_SHOWN: Final = 500
 
+# Materialized: inside IN (...) the planner may run it again for each row, and take more than its limit.
 _CLAIM: Final = """
-    UPDATE bulk_items SET status = 'SENDING', updated_at = now() WHERE tenant = $1 AND bulk_id = $2 AND position IN (
+    WITH next AS MATERIALIZED (
         SELECT item.position FROM bulk_items AS item JOIN bulk_operations AS bulk
             ON (bulk.tenant, bulk.id) = (item.tenant, item.bulk_id)
         WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.status = 'PENDING' AND bulk.status = 'RUNNING'
         ORDER BY item.position LIMIT $3 FOR UPDATE OF item
+    ), sent AS (
+        UPDATE bulk_operations SET last_sent_at = clock_timestamp()
+        WHERE tenant = $1 AND id = $2 AND EXISTS (SELECT FROM next)
     )
+    UPDATE bulk_items AS item SET status = 'SENDING', updated_at = now()
+    FROM next WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.position = next.position
 """
 _SENDING: Final = """
     SELECT position, letter_id, run_id, step FROM bulk_items

@@ -33,6 +33,7 @@ _INSERT: Final = """
 """
 _COUNTS: Final = """
     SELECT bulk.status, bulk.total,
+        extract(epoch FROM clock_timestamp() - bulk.last_sent_at)::float AS since_sent,
         count(item.*) FILTER (WHERE item.status = 'PENDING') AS pending,
         count(item.*) FILTER (WHERE item.status = 'SENDING') AS sending,
         count(item.*) FILTER (WHERE item.status = 'ORDERED') AS ordered,
@@ -49,7 +50,7 @@ _COUNTS: Final = """
 
 
 async def open_bulk(
-    pool: Pool, start: BulkStart, judge: Callable[[Members], None], *, approvals: bool
+    pool: Pool, start: BulkStart, judge: Callable[[Members], object], *, approvals: bool
 ) -> tuple[BulkProgress, bool]:
     """Settle the membership and begin; `judge` may raise, then nothing happened. Return also whether it is new.
 
@@ -68,7 +69,7 @@ async def open_bulk(
 
 
 async def _begin(
-    connection: Connection, start: BulkStart, judge: Callable[[Members], None], *, approvals: bool
+    connection: Connection, start: BulkStart, judge: Callable[[Members], object], *, approvals: bool
 ) -> None:
     order, bulk_id = start.order, start.bulk_id
     await connection.execute(

@@ -16,6 +16,8 @@ CREATE TABLE redrive.bulk_operations (
     requested_by text NOT NULL,
     reason text NOT NULL,
     stopped_because text,
+    -- When items were taken last: the rate is kept by whoever goes on.
+    last_sent_at timestamptz,
     started_at timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now(),

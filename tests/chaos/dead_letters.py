@@ -62,7 +62,7 @@ async def _die(stage: Scene, limit: float) -> list[str]:
     async with stage.trouble.going_on(limit):
         await stage.case.start_all()
         print(f"{stage.case.count} runs started in {seconds():.1f} s; asked again {stage.case.asked_again} times")
-        await stage.case.until_status("pending", stage.case.count, _progress("records", seconds))
+        await stage.case.until_status("pending", stage.case.count, progress("records", seconds))
     print(f"{stage.case.count} records after {seconds():.1f} s; {stage.trouble.damage}")
     return await stage.case.dead_violations()
 
@@ -77,12 +77,12 @@ async def _replay(stage: Scene, words: argparse.Namespace) -> list[str]:
             f"asked again {stage.case.asked_again} times"
         )
         ended = await stage.case.results()
-        await stage.case.until_status("replayed", stage.case.count, _progress("replayed", seconds))
+        await stage.case.until_status("replayed", stage.case.count, progress("replayed", seconds))
     print(f"all runs ended after {seconds():.1f} s; {stage.trouble.damage}; {stage.case.duplicates} repeated effects")
     return await stage.case.replayed_violations(ended)
 
 
-def _progress(what: str, seconds: Callable[[], float]) -> Callable[[int], None]:
+def progress(what: str, seconds: Callable[[], float]) -> Callable[[int], None]:
     """Return a function that says on stderr how far it is, every ten seconds."""
     shown = -10.0
 

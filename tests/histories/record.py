@@ -296,7 +296,7 @@ LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 
 
 @contextlib.asynccontextmanager
-async def _recording(*words: str) -> AsyncIterator[Recorder]:
+async def recording(*words: str) -> AsyncIterator[Recorder]:
     """A fresh server and database, with a worker."""
     environment = await WorkflowEnvironment.start_local(
         data_converter=pydantic_data_converter,
@@ -346,11 +346,11 @@ def _scrubbed_member(name: str, value: Any) -> Any:
 async def main() -> None:
     """Write all histories."""
     configure_logging("error")
-    async with _recording() as recorder:
+    async with recording() as recorder:
         for scene in SCENES:
             await scene(recorder)
     suggestion = f"limit.historyCount.suggestContinueAsNew={EVENTS_BEFORE_CONTINUE}"
-    async with _recording("--dynamic-config-value", suggestion) as recorder:
+    async with recording("--dynamic-config-value", suggestion) as recorder:
         for scene in LONG_SCENES:
             await scene(recorder)
 

@@ -1,4 +1,4 @@
-"""Today's workflow code replays the histories of runs and dead letters that yesterday's code made."""
+"""Today's workflow code replays the histories of runs, dead letters and bulk operations that yesterday's code made."""
 
 import base64
 import json
@@ -46,6 +46,7 @@ LETTERS = {
     "letter_continued_when_parked_1",
     "letter_continued_when_parked_2",
 }
+BULKS = {"bulk_replayed", "bulk_controlled", "bulk_refused", "bulk_continued_1", "bulk_continued_2"}
 
 
 @workflow.defn(name=Workflow.MODULE_RUN, sandboxed=False)
@@ -74,14 +75,23 @@ class ChangedLetter:
         """Take whatever is in the history."""
 
 
+@workflow.defn(name=Workflow.BULK_REPLAY, sandboxed=False)
+class ChangedBulk(ChangedLetter):
+    """A bulk operation that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
 def history(file: Path) -> WorkflowHistory:
     """Read a stored history."""
     return WorkflowHistory.from_json(file.stem, file.read_text())
 
 
 def test_there_is_a_history_of_every_kind() -> None:
-    """None of the stored histories of runs and dead letters is lost unnoticed."""
-    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS
+    """None of the stored histories of runs, dead letters and bulk operations is lost unnoticed."""
+    assert {file.stem for file in HISTORIES} >= RUNS | LETTERS | BULKS
 
 
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
@@ -94,7 +104,7 @@ async def test_a_stored_history_replays(file: Path) -> None:
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
 async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
-    replayer = Replayer(workflows=[ChangedRun, ChangedLetter], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[ChangedRun, ChangedLetter, ChangedBulk], data_converter=pydantic_data_converter)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(history(file))
 

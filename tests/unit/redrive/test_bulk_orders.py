@@ -158,3 +158,4 @@ def test_pace_keeps_to_its_rate() -> None:
     slow = Pace(0.5)
     assert [slow.take(float(second), 10) for second in range(5)] == [1, 0, 1, 0, 1]
     assert Pace(None).take(0.0, 7) == 7
+    assert [Pace(4, waited=waited).take(0.0, 10) for waited in (0.1, 0.25, 0.5, 60.0)] == [0, 1, 2, 4]

@@ -51,6 +51,7 @@ FIELDS: Final = {
     "event_type": "its type",
     "source": "where it came from",
     "dlq_id": "the dead letter",
+    "bulk_id": "the bulk operation",
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 

@@ -1,0 +1,65 @@
+"""`redrive bulk …`: one order for many dead letters, with real processes."""
+
+from redrive.bulk_orders import BulkStatus
+from tests.conftest import eventually
+from tests.integration.cli.desk import WHY, Desk
+
+
+async def test_plan_replay_show_and_items(desk: Desk) -> None:
+    """The plan changes nothing; without a terminal to ask on, --yes is needed; then each line tells how far it is."""
+    letters = [await desk.park(), await desk.park()]
+    of = ("--tenant", desk.tenant)
+    plan = (await desk.command("bulk", "plan", *of, "--json")).document
+    assert (plan["count"], plan["groups"][0]["run_again"]) == (2, [{"name": "pay", "effect": "keyed"}])
+    asked = await desk.command("bulk", "replay", *of, *WHY)
+    assert (asked.code, "--yes" in asked.err) == (1, True)
+    desk.mend()
+    said = await desk.command("bulk", "replay", *of, *WHY, "--yes", "--canary", "1")
+    assert said.code == 0, said.err
+    first, *lines = said.out.splitlines()
+    bulk = first.split()[0]
+    assert lines[-1] == "DONE  2 in all: 0 pending, 0 under way, 2 applied, 0 skipped, 0 failed"
+    for letter in letters:
+        await desk.until(letter, "replayed")
+    shown = await desk.command("bulk", "show", bulk)
+    assert "a test" in shown.out
+    items = (await desk.command("bulk", "items", bulk, "--json", "--status", "applied")).document["items"]
+    assert {item["letter_id"] for item in items} == {letter.workflow_id for letter in letters}
+    assert [view["id"] for view in (await desk.command("bulk", "list", *of, "--json")).document] == [bulk]
+
+
+async def test_a_stale_plan_and_an_empty_one_are_refused(desk: Desk) -> None:
+    """With the code that scripts look for."""
+    letter = await desk.park()
+    of = ("--letter", letter.workflow_id, "--tenant", desk.tenant)
+    stale = await desk.command("bulk", "discard", *of, *WHY, "--yes", "--plan", "0123456789abcdef")
+    assert stale.sentence.endswith("[PLAN_CHANGED]")
+    done = await desk.command("bulk", "discard", *of, *WHY, "--yes", "--json")
+    assert (done.code, done.document["progress"]["applied"]) == (0, 1)
+    again = await desk.command("bulk", "discard", *of, *WHY, "--yes")
+    assert "no open dead letter fits" in again.sentence
+
+
+async def test_what_failed_is_told_by_the_exit_code(desk: Desk) -> None:
+    """One that was exhausted again makes it 1; stopped before its turn it is skipped; who did it is in the audit log."""
+    await desk.park()
+    failed = await desk.command("bulk", "replay", "--tenant", desk.tenant, *WHY, "--yes")
+    assert failed.code == 1
+    assert "0 of 1 applied, 0 skipped, 1 failed" in failed.sentence
+
+    await desk.park()
+    slow = ("--tenant", desk.tenant, "--rate", "0.01", *WHY, "--yes", "--detach", "--json")
+    bulk = (await desk.command("bulk", "replay", *slow)).document["id"]
+
+    async def first_has_ended() -> bool:
+        view = (await desk.command("bulk", "show", bulk, "--json")).document
+        return bool(view["progress"]["failed"] == 1)
+
+    await eventually(first_has_ended)
+    for verb in ("pause", "resume", "stop"):
+        told = await desk.command("bulk", verb, bulk, *WHY)
+        assert told.code == 0, told.err
+    watched = await desk.command("bulk", "watch", bulk, "--json")
+    assert (watched.code, watched.document["status"]) == (1, BulkStatus.STOPPED)
+    actions = [action for action, who in await desk.audit() if action.startswith("bulk") and who == "ada"]
+    assert actions == ["bulk_started", "bulk_started", "bulk_paused", "bulk_resumed", "bulk_stopped"]

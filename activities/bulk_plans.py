@@ -102,7 +102,7 @@ def _check_size(members: Members) -> None:
     if members.count == 0:
         raise InvalidInput("no open dead letter fits the selection: there is nothing to do")
     if members.count > ITEMS_LIMIT:
-        raise InvalidInput(f"{members.count} dead letters fit; the limit is {ITEMS_LIMIT}: choose fewer, by time say")
+        raise InvalidInput(f"more than {ITEMS_LIMIT} dead letters fit, the limit: choose fewer, by time say")
 
 
 def planned_groups(registry: Registry, order: BulkOrder, members: Members) -> list[PlannedGroup]:

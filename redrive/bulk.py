@@ -41,14 +41,15 @@ from redrive.bulk_orders import (
     ItemStatus,
     PlanAnswer,
 )
-from redrive.contracts import Message, SearchAttribute, Workflow
-from redrive.documents import json_problem, validation_sentence
+from redrive.contracts import PAYLOAD_LIMIT, Message, SearchAttribute, Workflow
+from redrive.documents import json_problem, json_size, validation_sentence
 from redrive.errors import (
     ApprovalNeeded,
     BulkNotFound,
     BulkRefused,
     InvalidInput,
     PlanChanged,
+    TooLarge,
     Unavailable,
     UnsafeEffects,
 )
@@ -72,9 +73,12 @@ class BulkOperations:
 
     async def plan(self, order: BulkOrder) -> BulkPlan:
         """Say what a bulk operation would do; its hash stands for the membership and the order."""
-        problem = json_problem(order.model_dump(mode="json"))
+        document = order.model_dump(mode="json")
+        problem, size = json_problem(document), json_size(document)
         if problem:
             raise InvalidInput(f"the order{problem}")
+        if size > PAYLOAD_LIMIT:
+            raise TooLarge(f"the order: {size} bytes; the limit is {PAYLOAD_LIMIT}")
         answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, order)
         if answer.plan is None:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")

@@ -1,5 +1,6 @@
 """The items of a bulk operation on their way: claimed, answered, settled. Each write is safe to do twice."""
 
+from datetime import timedelta
 from typing import Final
 
 from pydantic import BaseModel
@@ -10,8 +11,8 @@ from store.bulks import progress
 from store.tenancy import Pool, transaction
 from store.text import clean
 
-# A letter that does not answer so often is given up; its order may be carried out yet.
-TRIES: Final = 5
+# A letter that has not answered for so long is given up; its order may be carried out yet. Longer than outages are.
+PATIENCE: Final = timedelta(minutes=15)
 WHY_SHOWN: Final = 500
 
 # Materialized: inside IN (...) the planner may run it again for each row, and take more than its limit.
@@ -25,7 +26,7 @@ _CLAIM: Final = """
         UPDATE bulk_operations SET last_sent_at = clock_timestamp()
         WHERE tenant = $1 AND id = $2 AND EXISTS (SELECT FROM next)
     )
-    UPDATE bulk_items AS item SET status = 'SENDING', updated_at = now()
+    UPDATE bulk_items AS item SET status = 'SENDING', sent_at = now(), updated_at = now()
     FROM next WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.position = next.position
 """
 _SENDING: Final = """
@@ -61,8 +62,8 @@ _ENDED: Final = """
     WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING'
 """
 _UNANSWERED: Final = """
-    UPDATE bulk_items SET tries = tries + 1, why = $4, updated_at = now(),
-        status = CASE WHEN tries + 1 >= $5 THEN 'FAILED' ELSE status END
+    UPDATE bulk_items SET why = $4, updated_at = now(),
+        status = CASE WHEN now() - sent_at > $5 THEN 'FAILED' ELSE status END
     WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING' RETURNING status
 """
 
@@ -106,7 +107,7 @@ async def put_accepted(pool: Pool, item: SentItem, status: ItemStatus, why: str)
     """Record that the dead letter took the order: APPLIED at once, or ORDERED until the outcome is known."""
     request_id = item_request_id(item.bulk_id, item.letter_id)
     async with transaction(pool, item.tenant) as connection:
-        await connection.execute(_ACCEPTED, *_key(item), status.value, clean(why), item.letter.workflow_id, request_id)
+        await connection.execute(_ACCEPTED, *_key(item), status.value, clean(why), item.letter_id, request_id)
 
 
 async def put_skipped(pool: Pool, item: SentItem, why: str) -> None:
@@ -118,7 +119,7 @@ async def put_skipped(pool: Pool, item: SentItem, why: str) -> None:
 async def put_unanswered(pool: Pool, item: SentItem, why: str) -> bool:
     """Record that an order got no answer, and tell whether it is given up now."""
     async with transaction(pool, item.tenant) as connection:
-        status = await connection.fetchval(_UNANSWERED, *_key(item), clean(why)[:WHY_SHOWN], TRIES)
+        status = await connection.fetchval(_UNANSWERED, *_key(item), clean(why)[:WHY_SHOWN], PATIENCE)
     return bool(status == ItemStatus.FAILED)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import asyncpg
 from pydantic_core import from_json
 
-from redrive.bulk_orders import BulkOrder, BulkStart
+from redrive.bulk_orders import ITEMS_LIMIT, BulkOrder, BulkStart
 from redrive.dead_letters import LetterStatus
 from store.dead_letter_lists import LetterFilter, conditions
 from store.paging import Query
@@ -16,7 +16,10 @@ from store.text import clean
 
 @dataclass(frozen=True)
 class Members:
-    """How many there are, a digest of which and in which version, and how many of each pipeline's steps."""
+    """How many there are, a digest of which and in which version, and how many of each pipeline's steps.
+
+    One more than allowed stands for all that are too many.
+    """
 
     count: int
     digest: str
@@ -44,7 +47,7 @@ _FROZEN: Final = """
 async def find_members(pool: Pool, order: BulkOrder) -> Members:
     """Return what a bulk operation would consist of now."""
     query = _chosen(order)
-    source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql}"  # noqa: S608
+    source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
     async with reading(pool, order.tenant) as connection:
         return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
 
@@ -57,7 +60,7 @@ async def freeze_members(connection: Connection, start: BulkStart) -> Members:
         f"""
         INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version)
         SELECT tenant, {bulk}, row_number() OVER (ORDER BY last_failed_at, id) - 1, id, run_id, step, version
-        FROM dead_letters WHERE {query.sql}
+        FROM dead_letters WHERE {query.sql} ORDER BY last_failed_at, id LIMIT {ITEMS_LIMIT + 1}
         """,  # noqa: S608
         *query.parameters,
     )

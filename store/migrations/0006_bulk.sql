@@ -39,8 +39,8 @@ CREATE TABLE redrive.bulk_items (
         CHECK (status IN ('PENDING', 'SENDING', 'ORDERED', 'APPLIED', 'SKIPPED', 'FAILED')),
     -- The letter's cycle when its replay was accepted: a later one means that it was exhausted again.
     cycle integer,
-    -- How often its order got no answer.
-    tries integer NOT NULL DEFAULT 0,
+    -- When it was taken first: after a while without any answer it is given up.
+    sent_at timestamptz,
     why text,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, bulk_id, position),

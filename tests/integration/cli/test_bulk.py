@@ -41,7 +41,7 @@ async def test_a_stale_plan_and_an_empty_one_are_refused(desk: Desk) -> None:
 
 
 async def test_what_failed_is_told_by_the_exit_code(desk: Desk) -> None:
-    """One that was exhausted again makes it 1; stopped before its turn it is skipped; who did it is in the audit log."""
+    """One that was exhausted again makes it 1; stopped, the rest is skipped; who did it is in the audit log."""
     await desk.park()
     failed = await desk.command("bulk", "replay", "--tenant", desk.tenant, *WHY, "--yes")
     assert failed.code == 1

@@ -28,6 +28,7 @@ from redrive.asking import ask, unavailable
 from redrive.bulk_orders import (
     Approval,
     BulkAnswer,
+    BulkBegin,
     BulkCommand,
     BulkControl,
     BulkInput,
@@ -139,7 +140,10 @@ class BulkOperations:
         )
         try:
             answer: BulkAnswer = await self._client.execute_update_with_start_workflow(
-                BulkControl.START.value, start_workflow_operation=operation, result_type=BulkAnswer
+                BulkControl.START.value,
+                BulkBegin(action_hash=start.order.action_hash),
+                start_workflow_operation=operation,
+                result_type=BulkAnswer,
             )
         except RPCError as error:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION}:

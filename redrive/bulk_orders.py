@@ -125,6 +125,12 @@ class BulkStart(Message):
         return bulk_id_for(self.order.tenant, self.request_id)
 
 
+class BulkBegin(Message):
+    """Ask a bulk operation whether it begins: it must be about the same order."""
+
+    action_hash: str
+
+
 class BulkCommand(Message):
     """Who pauses, resumes or stops a bulk operation, and why."""
 
@@ -337,6 +343,11 @@ def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
     if not (progress.status is BulkStatus.RUNNING and is_judged and is_too_much):
         return None
     return f"{progress.failed} of {known} failed, more than {order.stop_percent:g} %"
+
+
+def other_order(request_id: str) -> str:
+    """Say that a request id was used for another order."""
+    return f"request {request_id!r} belongs to another bulk operation: give a new request id"
 
 
 def control_refusal(status: BulkStatus, control: BulkControl) -> str | None:

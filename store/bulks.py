@@ -12,6 +12,7 @@ from redrive.bulk_orders import (
     BulkStart,
     BulkStatus,
     control_refusal,
+    other_order,
     status_after_control,
 )
 from redrive.errors import BulkNotFound, BulkRefused
@@ -64,7 +65,7 @@ async def open_bulk(
         if known is None:
             await _begin(connection, start, judge, approvals=approvals)
         elif known != start.order.action_hash:
-            raise BulkRefused(f"request {start.request_id!r} belongs to another bulk operation: give a new request id")
+            raise BulkRefused(other_order(start.request_id))
         return await progress(connection, tenant, bulk_id), known is None
 
 

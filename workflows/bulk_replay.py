@@ -14,12 +14,14 @@ from temporalio.exceptions import ApplicationError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from redrive.bulk_orders import (
         BulkAnswer,
+        BulkBegin,
         BulkCommand,
         BulkControl,
         BulkInput,
         BulkOrderedControl,
         BulkProgress,
         BulkStatus,
+        other_order,
         stop_reason,
     )
     from redrive.contracts import Activity, Workflow
@@ -108,14 +110,22 @@ class BulkReplay:
 
     async def _take(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
         await workflow.wait_condition(lambda: self._opened is not None)
-        if self._opened is None or not self._opened.accepted or name == BulkControl.START:
-            return self._opened or self._refused("not opened")
+        if self._opened is None or not self._opened.accepted:
+            return self._opened or self._refused("it has not begun yet")
         if name not in set(BulkControl):
             return self._refused(f"{name[:64]!r} is not a command; there are pause, resume and stop")
+        if name == BulkControl.START:
+            return self._begun(self._opened, read_message(BulkBegin, arguments))
         command = read_message(BulkCommand, arguments)
         if isinstance(command, str):
             return self._refused(command)
         return await self._control(BulkControl(name), command)
+
+    def _begun(self, opened: BulkAnswer, asked: BulkBegin | str) -> BulkAnswer:
+        if isinstance(asked, str):
+            return self._refused(asked)
+        is_this = asked.action_hash == self._start.order.action_hash
+        return opened if is_this else self._refused(other_order(self._start.request_id))
 
     async def _control(self, control: BulkControl, command: BulkCommand) -> BulkAnswer:
         given = BulkOrderedControl(

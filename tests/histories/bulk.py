@@ -41,6 +41,13 @@ async def _until(recorder: Recorder, bulk_id: str, status: BulkStatus) -> None:
     await eventually(has, within=60)
 
 
+async def _until_idle(recorder: Recorder, bulk_id: str) -> None:
+    async def idle() -> bool:
+        return (await recorder.redrive.bulk.get(bulk_id, tenant="default")).progress.idle
+
+    await eventually(idle)
+
+
 async def _replayed(recorder: Recorder) -> None:
     """A canary first, then the other one."""
     plan = await _plan(recorder, "bulk-1", "bulk-2", canary=1)
@@ -56,11 +63,7 @@ async def _controlled(recorder: Recorder) -> None:
     recorder.mend()
     bulk = await recorder.redrive.bulk.start(plan, **WHO, request_id="controlled")
     await recorder.redrive.bulk.pause(bulk.bulk_id, **WHO)
-
-    async def idle() -> bool:
-        return (await recorder.redrive.bulk.get(bulk.bulk_id, tenant="default")).progress.idle
-
-    await eventually(idle)
+    await _until_idle(recorder, bulk.bulk_id)
     await recorder.redrive.bulk.resume(bulk.bulk_id, **WHO)
     handle = recorder.client.get_workflow_handle(bulk.bulk_id)
     await handle.signal("stop", "nonsense")
@@ -80,11 +83,12 @@ async def _refused(recorder: Recorder) -> None:
 
 async def _continued(recorder: Recorder) -> None:
     """So many commands that its history is cut short."""
-    plan = await _plan(recorder, "bulk-7", "bulk-8", rate=0.5)
+    plan = await _plan(recorder, "bulk-7", "bulk-8", "bulk-9", rate=0.2)
     recorder.mend()
     bulk = await recorder.redrive.bulk.start(plan, **WHO, request_id="continued")
-    for _ in range(3):
+    for _ in range(4):
         await recorder.redrive.bulk.pause(bulk.bulk_id, **WHO)
+        await _until_idle(recorder, bulk.bulk_id)
         await recorder.redrive.bulk.resume(bulk.bulk_id, **WHO)
     await _until(recorder, bulk.bulk_id, BulkStatus.DONE)
     await recorder.keep("bulk_continued", bulk.bulk_id)

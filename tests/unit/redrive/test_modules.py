@@ -8,6 +8,7 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, RootModel
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
+from redrive.contracts import Effect
 from redrive.errors import RegistrationError, UnknownPipeline
 from redrive.modules import Module
 
@@ -136,6 +137,15 @@ def test_a_bad_name_is_refused(name: str) -> None:
     step = registry.module("ok")(good)
     with pytest.raises(RegistrationError, match="a name is 1 to 64"):
         Pipeline(name, step, registry=registry)
+
+
+def test_an_effect_is_one_of_three() -> None:
+    """A word that is none of them is refused when the module is declared; without a word it is keyed."""
+    registry = Registry()
+    with pytest.raises(RegistrationError, match="effect 'some' is not one of none, keyed, unsafe"):
+        registry.module("a", effect="some")(good)  # type: ignore[arg-type]  # what is tested
+    assert registry.module("b")(good).effect is Effect.KEYED
+    assert registry.module("c", effect="unsafe")(good).view().effect is Effect.UNSAFE
 
 
 def test_a_name_is_given_once() -> None:

@@ -1,4 +1,4 @@
-"""What the Web UI shows of a run and of a dead letter."""
+"""What the Web UI shows of a run, of a dead letter and of a bulk operation."""
 
 import json
 import re
@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import RunStatus, StepStatus
+from redrive.bulk_orders import BulkCommand, BulkOrder, BulkProgress, BulkStart, BulkStatus
 from redrive.contracts import FailedCycle, RunInput, StepState
-from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay
+from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay, Verb
 from redrive.errors import Category
-from workflows.details import escape, letter_details, run_details
+from workflows.details import bulk_details, escape, letter_details, run_details
 
 ORDER = RunInput(pipeline="orders", tenant="acme")
 LETTER = LetterId(tenant="acme", run_id="run-7", step="charge")
@@ -34,6 +35,19 @@ def signal_of(details: str) -> dict[str, str]:
     assert block
     document: dict[str, str] = json.loads(block[1])
     return document
+
+
+def test_a_bulk_operation_is_described_with_its_counts() -> None:
+    """Counts, who asked and why, as text; and the command that its signals take fits."""
+    order = BulkOrder(tenant="acme", verb=Verb.REPLAY)
+    start = BulkStart(request_id="r", order=order, plan_hash="h", requested_by="ada", reason="*now*")
+    running = BulkProgress(status=BulkStatus.RUNNING, total=9, applied=4, failed=5)
+    details = bulk_details(start, running)
+    assert "of 9 dead letters" in details
+    assert "| failed | 5 |" in details
+    assert "\\*now\\*" in details
+    BulkCommand.model_validate(signal_of(details))
+    assert "```" not in bulk_details(start, running.model_copy(update={"status": BulkStatus.DONE}))
 
 
 def test_a_run_is_described_step_by_step() -> None:

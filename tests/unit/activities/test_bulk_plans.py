@@ -1,0 +1,92 @@
+"""What a plan says of each pipeline and step, and which starts are refused."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.bulk_plans import judge, planned_groups, unsafe_steps
+from redrive import InvalidInput, ModuleContext, Pipeline, Registry
+from redrive.bulk_orders import ITEMS_LIMIT, BulkOrder, BulkStart, plan_hash
+from redrive.dead_letters import Mode, Verb
+from redrive.errors import PlanChanged, UnsafeEffects
+from redrive.modules import Module
+from store.bulk_members import Members
+
+
+class Nothing(BaseModel):
+    """No fields."""
+
+
+@pytest.fixture
+def shop() -> Registry:
+    """A pipeline of three steps: what looks, what is keyed, what is not."""
+    registry = Registry()
+
+    def add(name: str, effect: Any) -> Module[Nothing, Nothing]:
+        @registry.module(name, effect=effect)
+        async def work(ctx: ModuleContext, given: Nothing) -> Nothing:
+            return given
+
+        return work
+
+    Pipeline("order", add("look", "none"), add("charge", "keyed"), add("mail", "unsafe"), registry=registry)
+    return registry
+
+
+def order(verb: Any = Verb.REPLAY, **options: Any) -> BulkOrder:
+    """Return an order."""
+    return BulkOrder(tenant="acme", verb=verb, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "step", "again", "afterwards"),
+    [
+        (order(), "charge", ["charge"], ["mail"]),
+        (order(from_step="look"), "charge", ["look", "charge"], ["mail"]),
+        (order(mode=Mode.STEP_ONLY), "charge", ["charge"], []),
+        (order(), "mail", ["mail"], []),
+        (order(from_step="mail"), "charge", [], []),
+        (order(Verb.RESOLVE, output={}), "charge", [], ["mail"]),
+        (order(Verb.DISCARD), "charge", [], []),
+    ],
+)
+def test_a_plan_names_what_runs_again_and_what_follows(
+    shop: Registry, given: BulkOrder, step: str, again: list[str], afterwards: list[str]
+) -> None:
+    """From the step that the replay begins with to the dead one; later ones run for the first time."""
+    (group,) = planned_groups(shop, given, Members(3, "digest", [("order", step, 3)]))
+    assert ([planned.name for planned in group.run_again], group.afterwards) == (again, afterwards)
+
+
+def test_what_the_worker_does_not_know_is_said(shop: Registry) -> None:
+    """A pipeline or module of another release has no known effect."""
+    (group,) = planned_groups(shop, order(), Members(1, "digest", [("gone", "step", 1)]))
+    assert [(planned.name, planned.effect) for planned in group.run_again] == [("step", None)]
+    assert "not known" in (group.note or "")
+
+
+def test_only_what_runs_again_can_be_unsafe(shop: Registry) -> None:
+    """A later step that was never reached repeats nothing."""
+    groups = planned_groups(shop, order(), Members(2, "digest", [("order", "charge", 1), ("order", "mail", 1)]))
+    assert unsafe_steps(groups[:1]) == []
+    assert unsafe_steps(groups) == ["mail"]
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        (Members(0, "digest", []), InvalidInput),
+        (Members(ITEMS_LIMIT + 1, "digest", []), InvalidInput),
+        (Members(1, "another digest", [("order", "charge", 1)]), PlanChanged),
+        (Members(1, "digest", [("order", "mail", 1)]), UnsafeEffects),
+    ],
+)
+def test_a_start_is_refused(shop: Registry, members: Members, error: type[Exception]) -> None:
+    """None, too many, others than planned, or unsafe without a yes."""
+    start = BulkStart(
+        request_id="r", order=order(), plan_hash=plan_hash(order(), "digest"), requested_by="ada", reason="why"
+    )
+    with pytest.raises(error):
+        judge(shop, start, members)
+    judge(shop, start.model_copy(update={"allow_unsafe": True}), Members(1, "digest", [("order", "mail", 1)]))

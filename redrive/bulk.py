@@ -31,7 +31,6 @@ from redrive.bulk_orders import (
     BulkBegin,
     BulkCommand,
     BulkControl,
-    BulkInput,
     BulkItems,
     BulkOrder,
     BulkPlan,
@@ -130,7 +129,7 @@ class BulkOperations:
     async def _give(self, start: BulkStart) -> BulkAnswer:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             Workflow.BULK_REPLAY,
-            BulkInput(start=start),
+            start,
             id=start.bulk_id,
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -151,20 +150,22 @@ class BulkOperations:
             raise
         return answer
 
-    async def pause(self, bulk_id: str, *, requested_by: str, reason: str) -> BulkAnswer:
+    async def pause(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """Send nothing more for now; what is under way ends."""
-        return await self._control(bulk_id, BulkControl.PAUSE, requested_by, reason)
+        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        return await self._control(bulk_id, BulkControl.PAUSE, command)
 
-    async def resume(self, bulk_id: str, *, requested_by: str, reason: str) -> BulkAnswer:
+    async def resume(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """Go on after a pause."""
-        return await self._control(bulk_id, BulkControl.RESUME, requested_by, reason)
+        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        return await self._control(bulk_id, BulkControl.RESUME, command)
 
-    async def stop(self, bulk_id: str, *, requested_by: str, reason: str) -> BulkAnswer:
+    async def stop(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """End it: what is under way ends, the rest is skipped."""
-        return await self._control(bulk_id, BulkControl.STOP, requested_by, reason)
+        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        return await self._control(bulk_id, BulkControl.STOP, command)
 
-    async def _control(self, bulk_id: str, control: BulkControl, requested_by: str, reason: str) -> BulkAnswer:
-        command = _made(BulkCommand, requested_by=requested_by, reason=reason)
+    async def _control(self, bulk_id: str, control: BulkControl, command: BulkCommand) -> BulkAnswer:
         try:
             answer: BulkAnswer = await self._client.get_workflow_handle(bulk_id).execute_update(
                 control.value, command, result_type=BulkAnswer, rpc_timeout=ANSWER_TIMEOUT

@@ -136,6 +136,7 @@ class BulkCommand(Message):
 
     requested_by: Text255
     reason: Reason
+    tenant: str | None = Field(default=None, description="if given, it must be the tenant that the operation is of")
 
 
 class BulkProgress(Message):
@@ -178,13 +179,6 @@ class BulkAnswer(Message):
     message: str
     code: str | None = None
     status: BulkStatus | None = None
-
-
-class BulkInput(Message):
-    """What starts the workflow of a bulk operation."""
-
-    start: BulkStart
-    status: BulkStatus | None = Field(default=None, description="set when its history was cut short")
 
 
 class BulkOrderedControl(Message):

@@ -17,14 +17,15 @@ with workflow.unsafe.imports_passed_through():
         BulkBegin,
         BulkCommand,
         BulkControl,
-        BulkInput,
         BulkOrderedControl,
         BulkProgress,
+        BulkStart,
         BulkStatus,
         other_order,
         stop_reason,
     )
     from redrive.contracts import Activity, Workflow
+    from redrive.errors import BulkNotFound
     from workflows.details import bulk_details
     from workflows.inputs import read_message
 
@@ -43,15 +44,15 @@ class BulkReplay:
     """Give one order to many dead letters."""
 
     @workflow.init
-    def __init__(self, given: BulkInput) -> None:
-        self._start = given.start
+    def __init__(self, start: BulkStart) -> None:
+        self._start = start
         self._opened: BulkAnswer | None = None
-        self._status = given.status or BulkStatus.RUNNING
+        self._status = BulkStatus.RUNNING
 
     @workflow.run
-    async def run(self, given: BulkInput) -> BulkProgress:
-        # Also after the history was cut short: it changes nothing then.
-        self._opened = await self._do(Activity.OPEN_BULK, given.start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
+    async def run(self, start: BulkStart) -> BulkProgress:
+        # Also after the history was cut short: then it only tells where the operation is.
+        self._opened = await self._do(Activity.OPEN_BULK, start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
         if not self._opened.accepted:
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise ApplicationError(self._opened.message, type=self._opened.code, non_retryable=True)
@@ -78,7 +79,7 @@ class BulkReplay:
                 await workflow.wait_condition(lambda: self._status is not BulkStatus.PAUSED)
             if workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(BulkInput(start=self._start, status=self._status))
+                workflow.continue_as_new(self._start)
         ended: BulkProgress = await self._do(Activity.FINISH_BULK, self._start, returns=BulkProgress)
         self._status = ended.status
         workflow.set_current_details(bulk_details(self._start, ended))
@@ -101,7 +102,9 @@ class BulkReplay:
     @workflow.signal(dynamic=True)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a command, from Temporal's Web UI for example."""
-        await self._take(name, arguments)
+        answer = await self._take(name, arguments)
+        if not answer.accepted:
+            workflow.logger.warning("bulk.signal_refused: %s", answer.message)
 
     @workflow.update(dynamic=True)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
@@ -119,6 +122,8 @@ class BulkReplay:
         command = read_message(BulkCommand, arguments)
         if isinstance(command, str):
             return self._refused(command)
+        if command.tenant not in {None, self._start.order.tenant}:
+            return self._refused(f"tenant {command.tenant!r} has no such bulk operation", code=BulkNotFound.code)
         return await self._control(BulkControl(name), command)
 
     def _begun(self, opened: BulkAnswer, asked: BulkBegin | str) -> BulkAnswer:
@@ -135,8 +140,8 @@ class BulkReplay:
         self._status = answer.status or self._status
         return answer
 
-    def _refused(self, message: str) -> BulkAnswer:
-        return BulkAnswer(bulk_id=self._start.bulk_id, accepted=False, message=message, status=self._status)
+    def _refused(self, message: str, code: str | None = None) -> BulkAnswer:
+        return BulkAnswer(bulk_id=self._start.bulk_id, accepted=False, message=message, code=code)
 
     async def _do(
         self,

@@ -1,6 +1,5 @@
 """`redrive bulk …`: look at bulk operations, pause, resume and stop them. The orders are in `bulk_orders.py`."""
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -137,8 +136,9 @@ async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = Fa
 
     `redrive bulk pause bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is slow"`
     """
-    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
-    await _finish(lambda: redrive.bulk.pause(bulk, requested_by=who, reason=reason), json=json)
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.pause(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
 
 
 @app.command
@@ -149,8 +149,9 @@ async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = F
 
     `redrive bulk resume bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is well"`
     """
-    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
-    await _finish(lambda: redrive.bulk.resume(bulk, requested_by=who, reason=reason), json=json)
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.resume(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
 
 
 @app.command
@@ -161,12 +162,20 @@ async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = Fal
 
     `redrive bulk stop bulk-6e66dd01a1e2177540731697934191a0 --reason "too many fail"`
     """
-    redrive, who = await Redrive.connect(read_settings()), asked_by(by)
-    await _finish(lambda: redrive.bulk.stop(bulk, requested_by=who, reason=reason), json=json)
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.stop(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
 
 
-async def _finish(order: Callable[[], Awaitable[BulkAnswer]], *, json: bool) -> None:
-    answer = await order()
+async def _find(bulk: str) -> tuple[Redrive, str]:
+    """Return a client, and the tenant that a bulk operation is of."""
+    settings = read_settings()
+    redrive = await Redrive.connect(settings)
+    async with open_records(settings) as pool:
+        return redrive, (await get_bulk(pool, None, bulk)).tenant
+
+
+def _finish(answer: BulkAnswer, *, json: bool) -> None:
     if json:
         print_json(answer)
     else:

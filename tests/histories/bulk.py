@@ -62,9 +62,9 @@ async def _controlled(recorder: Recorder) -> None:
     plan = await _plan(recorder, "bulk-3", "bulk-4", "bulk-5", rate=0.2)
     recorder.mend()
     bulk = await recorder.redrive.bulk.start(plan, **WHO, request_id="controlled")
-    await recorder.redrive.bulk.pause(bulk.bulk_id, **WHO)
+    await recorder.redrive.bulk.pause(bulk.bulk_id, tenant="default", **WHO)
     await _until_idle(recorder, bulk.bulk_id)
-    await recorder.redrive.bulk.resume(bulk.bulk_id, **WHO)
+    await recorder.redrive.bulk.resume(bulk.bulk_id, tenant="default", **WHO)
     handle = recorder.client.get_workflow_handle(bulk.bulk_id)
     await handle.signal("stop", "nonsense")
     await handle.signal("stop", WHO)
@@ -87,9 +87,9 @@ async def _continued(recorder: Recorder) -> None:
     recorder.mend()
     bulk = await recorder.redrive.bulk.start(plan, **WHO, request_id="continued")
     for _ in range(4):
-        await recorder.redrive.bulk.pause(bulk.bulk_id, **WHO)
+        await recorder.redrive.bulk.pause(bulk.bulk_id, tenant="default", **WHO)
         await _until_idle(recorder, bulk.bulk_id)
-        await recorder.redrive.bulk.resume(bulk.bulk_id, **WHO)
+        await recorder.redrive.bulk.resume(bulk.bulk_id, tenant="default", **WHO)
     await _until(recorder, bulk.bulk_id, BulkStatus.DONE)
     await recorder.keep("bulk_continued", bulk.bulk_id)
 

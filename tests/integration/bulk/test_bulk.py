@@ -173,8 +173,12 @@ async def test_a_terminated_one_goes_on_when_it_is_started_again(case: Case) -> 
 async def test_another_tenant_does_not_see_it(case: Case) -> None:
     """An id is worth nothing without the tenant that it belongs to."""
     await case.park(1)
+    case.service.open.clear()
     bulk = await case.start(case.order(selection=BulkSelection(letters=[case.runs[1].workflow_id])))
     with pytest.raises(BulkNotFound):
         await case.redrive.bulk.get(bulk.bulk_id, tenant="another")
     assert (await case.redrive.bulk.items(bulk.bulk_id, tenant="another")).items == []
+    with pytest.raises(BulkNotFound):
+        await case.redrive.bulk.stop(bulk.bulk_id, tenant="another", **WHO)
+    case.service.open.set()
     await case.until(bulk, BulkStatus.DONE)

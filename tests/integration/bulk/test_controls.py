@@ -35,13 +35,15 @@ async def test_paused_it_sends_nothing_and_resumed_it_goes_on(case: Case) -> Non
     """What is under way ends and is counted; nothing else is sent until somebody resumes it."""
     await case.park(1, 2, 3)
     bulk = await _one_under_way(case)
-    answer = await case.redrive.bulk.pause(bulk.bulk_id, requested_by="bob", reason="the rate of errors")
+    answer = await case.redrive.bulk.pause(
+        bulk.bulk_id, tenant=case.tenant, requested_by="bob", reason="the rate of errors"
+    )
     assert answer.status is BulkStatus.PAUSED
     case.service.open.set()
     await _applied(case, bulk, 1)
     view = await case.view(bulk)
     assert (view.status, view.progress.pending) == (BulkStatus.PAUSED, 2)
-    await case.redrive.bulk.resume(bulk.bulk_id, requested_by="bob", reason="it is well")
+    await case.redrive.bulk.resume(bulk.bulk_id, tenant=case.tenant, requested_by="bob", reason="it is well")
     assert (await case.until(bulk, BulkStatus.DONE)).progress.applied == 3
     told = [(entry["action"], entry["actor"], entry["reason"]) for entry in await case.audit()]
     assert ("bulk_paused", "bob", "the rate of errors") in told
@@ -52,9 +54,9 @@ async def test_stopped_it_skips_the_rest(case: Case) -> None:
     """What is under way ends; the rest is skipped with the reason; it cannot be resumed."""
     await case.park(1, 2, 3)
     bulk = await _one_under_way(case)
-    await case.redrive.bulk.stop(bulk.bulk_id, requested_by="bob", reason="enough")
+    await case.redrive.bulk.stop(bulk.bulk_id, tenant=case.tenant, requested_by="bob", reason="enough")
     with pytest.raises(BulkRefused, match="is STOPPING: there is nothing to resume"):
-        await case.redrive.bulk.resume(bulk.bulk_id, requested_by="bob", reason="no, go on")
+        await case.redrive.bulk.resume(bulk.bulk_id, tenant=case.tenant, requested_by="bob", reason="no, go on")
     case.service.open.set()
     view = await case.until(bulk, BulkStatus.STOPPED)
     assert (view.progress.applied, view.progress.skipped, view.stopped_because) == (1, 2, "enough")
@@ -62,7 +64,7 @@ async def test_stopped_it_skips_the_rest(case: Case) -> None:
         "the bulk operation was stopped: enough"
     }
     with pytest.raises(BulkNotFound, match="is under way"):
-        await case.redrive.bulk.stop(bulk.bulk_id, requested_by="bob", reason="enough")
+        await case.redrive.bulk.stop(bulk.bulk_id, tenant=case.tenant, requested_by="bob", reason="enough")
 
 
 async def test_signals_do_the_same_and_nonsense_harms_nothing(case: Case) -> None:
@@ -105,4 +107,4 @@ async def test_no_more_than_allowed_are_under_way_at_once(case: Case) -> None:
 async def test_a_command_without_a_reason_is_refused(case: Case) -> None:
     """Every action has a name and a reason on it."""
     with pytest.raises(InvalidInput, match="reason"):
-        await case.redrive.bulk.stop("bulk-1", requested_by="bob", reason="")
+        await case.redrive.bulk.stop("bulk-1", tenant=case.tenant, requested_by="bob", reason="")

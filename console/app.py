@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, FastAPI
 
 from console import signing_in
-from console.api import approvals, audit, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
+from console.api import approvals, audit, bulk, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
 from console.desk import Desk
 from console.guard import BodyGuard
 from console.headers import SecurityHeaders
@@ -53,6 +53,6 @@ def build_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     router = APIRouter()
-    for part in (runs, dead_letters, orders, approvals, catalog, audit, tokens, me, events, health, metrics):
+    for part in (runs, dead_letters, orders, bulk, approvals, catalog, audit, tokens, me, events, health, metrics):
         router.include_router(part.router)
     return router

@@ -17,7 +17,10 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
+from console.headers import ALWAYS
 from redrive.errors import (
+    BulkNotFound,
+    BulkRefused,
     IdempotencyMismatch,
     InvalidInput,
     LetterNotFound,
@@ -89,6 +92,8 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     TooLarge: (413, "send less, or a reference to the data"),
     IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
+    BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
+    BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
     LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
     Unavailable: (503, "try again; with the same key or request id it is done once"),
     RedriveError: (500, "tell the operators of this console"),
@@ -169,7 +174,10 @@ async def _on_database_error(_request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(_request: Request, error: Exception) -> Response:
-    return respond(_unexpected(error))
+    answer = respond(_unexpected(error))
+    # Made outside of the middleware that adds these to every other answer.
+    answer.headers.update(ALWAYS | {"cache-control": "no-store"})
+    return answer
 
 
 def _unexpected(error: Exception) -> Refusal:

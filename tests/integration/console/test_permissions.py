@@ -19,6 +19,7 @@ from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
 
 WHY = {"reason": "the table"}
+STALE = WHY | {"order": {"verb": "discard"}, "plan_hash": "old"}
 # Orders are sent with a version that no record has: who may give them gets 412, and nothing is done.
 OLD = {"If-Match": '"0"'}
 
@@ -62,6 +63,17 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
+    ("GET", "/api/v1/bulk"): READ,
+    # An owner has to name the tenant of a bulk operation; a tenant without dead letters has nothing to plan.
+    ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 400, 422, {"verb": "discard"}),
+    ("POST", "/api/v1/bulk"): Row(401, 403, 403, 409, 400, 422, STALE),
+    ("POST", "/api/v1/bulk/approvals"): Row(401, 403, 403, 202, 202, 422, WHY | {"plan_hash": "old"}),
+    ("GET", "/api/v1/bulk/{bulk_id}"): READ_ONE,
+    ("GET", "/api/v1/bulk/{bulk_id}/items"): READ_ONE,
+    # It has ended: there is nothing left to pause.
+    ("POST", "/api/v1/bulk/{bulk_id}/pause"): Row(401, 403, 403, 404, 404, 404, WHY),
+    ("POST", "/api/v1/bulk/{bulk_id}/resume"): Row(401, 403, 403, 404, 404, 404, WHY),
+    ("POST", "/api/v1/bulk/{bulk_id}/stop"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("GET", "/api/v1/approvals"): READ,
     ("POST", "/api/v1/approvals/{plan_hash}"): Row(401, 403, 403, 404, 404, 404),
     ("GET", "/api/v1/modules"): READ,
@@ -125,8 +137,22 @@ async def scene(
         people[who] = client_of(app, secret)
     people["nobody"] = client_of(app)
     people["made up"] = client_of(app, "rdt_made-up")
-    names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id}
+    bulk_id = await _ended_bulk(people["admin"], case)
+    names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id, "bulk_id": bulk_id}
     return Scene(people, names | {"plan_hash": "0" * 64, "secret": "made-up"})
+
+
+async def _ended_bulk(admin: httpx.AsyncClient, case: Case) -> str:
+    """Discard a dead letter by a bulk operation of its own, and return that when it has ended."""
+    ended = case.run_id
+    await case.park("second")
+    wish = {"verb": "discard", "selection": {"letters": [case.letter("second").workflow_id]}}
+    planned = (await admin.post("/api/v1/bulk/plan", json=wish)).json()
+    order = WHY | {"order": planned["order"], "plan_hash": planned["hash"]}
+    bulk_id: str = (await admin.post("/api/v1/bulk", json=order)).json()["bulk_id"]
+    await case.temporal.get_workflow_handle(bulk_id).result()
+    case.run_id = ended
+    return bulk_id
 
 
 def test_every_route_has_a_line(app: FastAPI) -> None:

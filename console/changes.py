@@ -8,7 +8,7 @@ from typing import Final
 import asyncpg
 
 from redrive.bulk_orders import BulkProgress, BulkView
-from redrive.errors import Unavailable
+from redrive.errors import BulkNotFound, RedriveError
 from redrive.logs import get_logger
 from store.bulk_lists import get_bulk, open_bulks
 from store.changes import Change, changes_after, heads
@@ -79,7 +79,7 @@ class Feed:
             try:
                 pool = await self._pool()
                 running = await self._look_at_bulks(pool, running, await self._look(pool, known))
-            except (Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 _log.warning("console.changes_not_read", error_type=type(error).__name__, error=str(error))
 
     async def _look(self, pool: Pool, known: dict[str, int]) -> set[str]:
@@ -98,7 +98,11 @@ class Feed:
         """Tell how far bulk operations are when that has changed; of one that has ended, a last time."""
         now = {view.id: view for view in await open_bulks(pool)}
         # One may begin and end between two looks: the log has named it.
-        ended = [await get_bulk(pool, None, bulk_id) for bulk_id in (before.keys() | named) - now.keys()]
+        ended = []
+        for bulk_id in (before.keys() | named) - now.keys():
+            # A start that was refused is in the log, too.
+            with contextlib.suppress(BulkNotFound):
+                ended.append(await get_bulk(pool, None, bulk_id))
         for view in [*now.values(), *ended]:
             if view.id not in before or _counts(before[view.id]) != _counts(view):
                 self._give(view)

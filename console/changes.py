@@ -7,8 +7,10 @@ from typing import Final
 
 import asyncpg
 
-from redrive.errors import Unavailable
+from redrive.bulk_orders import BulkProgress, BulkView
+from redrive.errors import BulkNotFound, RedriveError
 from redrive.logs import get_logger
+from store.bulk_lists import get_bulk, open_bulks
 from store.changes import Change, changes_after, heads
 from store.tenancy import Pool
 
@@ -23,9 +25,9 @@ class Listener:
 
     def __init__(self, tenant: str | None) -> None:
         self.tenant = tenant
-        self.changes: asyncio.Queue[Change | None] = asyncio.Queue(_BACKLOG)
+        self.changes: asyncio.Queue[Change | BulkView | None] = asyncio.Queue(_BACKLOG)
 
-    def give(self, change: Change) -> None:
+    def give(self, change: Change | BulkView) -> None:
         """Put a change in line. A full line is emptied, and ends with None: too much was missed."""
         if self.tenant not in {None, change.tenant}:
             return
@@ -71,18 +73,45 @@ class Feed:
             await asyncio.wait({watching})
 
     async def _watch(self, known: dict[str, int]) -> None:
+        running: dict[str, BulkView] = {}
         while True:
             await asyncio.sleep(INTERVAL)
             try:
-                await self._look(await self._pool(), known)
-            except (Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                pool = await self._pool()
+                running = await self._look_at_bulks(pool, running, await self._look(pool, known))
+            except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
                 _log.warning("console.changes_not_read", error_type=type(error).__name__, error=str(error))
 
-    async def _look(self, pool: Pool, known: dict[str, int]) -> None:
+    async def _look(self, pool: Pool, known: dict[str, int]) -> set[str]:
+        """Tell what is new in the log; return the bulk operations that it speaks of."""
+        bulks: set[str] = set()
         for tenant, head in (await heads(pool)).items():
             while known.get(tenant, 0) < head:
                 found = await changes_after(pool, tenant, known.get(tenant, 0))
                 for change in found:
-                    for listener in self._listeners:
-                        listener.give(change)
+                    self._give(change)
+                    bulks |= {change.bulk_id} if change.bulk_id else set()
                 known[tenant] = found[-1].number if found else head
+        return bulks
+
+    async def _look_at_bulks(self, pool: Pool, before: dict[str, BulkView], named: set[str]) -> dict[str, BulkView]:
+        """Tell how far bulk operations are when that has changed; of one that has ended, a last time."""
+        now = {view.id: view for view in await open_bulks(pool)}
+        # One may begin and end between two looks: the log has named it.
+        ended = []
+        for bulk_id in (before.keys() | named) - now.keys():
+            # A start that was refused is in the log, too.
+            with contextlib.suppress(BulkNotFound):
+                ended.append(await get_bulk(pool, None, bulk_id))
+        for view in [*now.values(), *ended]:
+            if view.id not in before or _counts(before[view.id]) != _counts(view):
+                self._give(view)
+        return now
+
+    def _give(self, change: Change | BulkView) -> None:
+        for listener in self._listeners:
+            listener.give(change)
+
+
+def _counts(view: BulkView) -> BulkProgress:
+    return view.progress.model_copy(update={"since_sent": None})

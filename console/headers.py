@@ -19,7 +19,7 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_ALWAYS: Final = {
+ALWAYS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     # Not `no-referrer`: browsers would then send our own forms with `Origin: null`.
@@ -34,7 +34,7 @@ class SecurityHeaders:
 
     def __init__(self, app: ASGIApp, *, https: bool) -> None:
         self._app = app
-        self._headers = _ALWAYS | ({"strict-transport-security": "max-age=31536000"} if https else {})
+        self._headers = ALWAYS | ({"strict-transport-security": "max-age=31536000"} if https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, with the headers on the answer."""

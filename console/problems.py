@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
+from console.headers import ALWAYS
 from redrive.errors import (
     BulkNotFound,
     BulkRefused,
@@ -90,9 +91,9 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     UnknownPipeline: (422, "take a pipeline that GET /api/v1/modules lists"),
     TooLarge: (413, "send less, or a reference to the data"),
     IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
-    BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
-    BulkRefused: (409, "nothing was changed; make a new plan with POST /api/v1/bulk/plan"),
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
+    BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
+    BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
     LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
     Unavailable: (503, "try again; with the same key or request id it is done once"),
     RedriveError: (500, "tell the operators of this console"),
@@ -183,7 +184,10 @@ def database_refusal(error: Exception) -> Refusal:
 
 
 async def _on_bug(_request: Request, error: Exception) -> Response:
-    return respond(_unexpected(error))
+    answer = respond(_unexpected(error))
+    # Made outside of the middleware that adds these to every other answer.
+    answer.headers.update(ALWAYS | {"cache-control": "no-store"})
+    return answer
 
 
 def _unexpected(error: Exception) -> Refusal:

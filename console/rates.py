@@ -2,7 +2,6 @@
 
 import math
 import time
-from typing import Final
 
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage
@@ -10,9 +9,6 @@ from limits.aio.strategies import FixedWindowRateLimiter
 
 from console.problems import Refusal
 from redrive.errors import InvalidInput
-
-# Refused sign-ins of one address. A secret has 256 bits: this is about load, not about guessing.
-_STRANGERS: Final = parse("120/minute")
 
 
 class RateLimiter:
@@ -25,15 +21,9 @@ class RateLimiter:
             raise InvalidInput(f"REDRIVE_RATE_LIMIT={rate!r}: must read like 1200/minute ({error})") from None
         self._windows = FixedWindowRateLimiter(MemoryStorage())
 
-    async def check(self, principal: str) -> None:
-        """Count a request of a principal, or refuse it."""
-        await self._hit(self._rate, principal)
-
-    async def check_stranger(self, address: str) -> None:
-        """Count a refused sign-in of an address, or refuse even to say why."""
-        await self._hit(_STRANGERS, f"stranger:{address}")
-
-    async def _hit(self, rate: RateLimitItem, who: str) -> None:
+    async def check(self, who: str) -> None:
+        """Count a request of a principal, or of an address that nobody knows, or refuse it."""
+        rate = self._rate
         if await self._windows.hit(rate, who):
             return
         stats = await self._windows.get_window_stats(rate, who)

@@ -35,9 +35,12 @@ async def principal(request: Request) -> Principal:
     try:
         found = await (_bearer(desk, scheme, secret.strip()) if scheme else _session(desk, request))
     except Refusal:
-        await desk.limiter.check_stranger(request.client.host if request.client else "")
+        await count_stranger(desk, request)
         raise
     await desk.limiter.check(found.id)
+    if not scheme and request.method not in _SAFE:
+        check_origin(desk, request)
+        check_csrf(request.cookies[COOKIE], request.headers.get(CSRF_HEADER, ""))
     return found
 
 
@@ -76,10 +79,12 @@ async def _session(desk: Desk, request: Request) -> Principal:
     found = await session_principal(await desk.pool(), secret)
     if found is None:
         raise unauthorized("the session is over")
-    if request.method not in _SAFE:
-        check_origin(desk, request)
-        check_csrf(secret, request.headers.get(CSRF_HEADER, ""))
     return found
+
+
+async def count_stranger(desk: Desk, request: Request) -> None:
+    """Count somebody whom we do not know by their address, and refuse them with 429 when they come too often."""
+    await desk.limiter.check(f"stranger:{request.client.host if request.client else ''}")
 
 
 def unauthorized(detail: str) -> Refusal:

@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from console.desk import Desk, TheDesk
 from console.oidc import Flow, Provider
 from console.problems import Refusal
-from console.security import COOKIE, CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
+from console.security import COOKIE, CSRF_HEADER, check_csrf, check_origin, count_stranger, no_membership, unauthorized
 from console.web.routes import PageRoute, sign_in_page
 from store.sessions import close_session, open_link_session, open_member_session, open_token_session
 from store.tokens import new_secret
@@ -40,7 +40,7 @@ async def with_token(request: Request, desk: TheDesk) -> Response:
     token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
     session = await open_token_session(await desk.pool(), token, desk.settings.session_lifetime)
     if session is None:
-        await desk.limiter.check_stranger(request.client.host if request.client else "")
+        await count_stranger(desk, request)
         raise unauthorized("no such token, or it expired or was revoked")
     return _signed_in(desk, session, following)
 

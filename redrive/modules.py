@@ -142,6 +142,8 @@ class Registry:
 
         With `dedupe` its result is stored, and answers when the step is executed again with the same input: two more
         writes to the database for each execution, which then cannot go on without one.
+        `effect` says what it means to run it again: nothing outside changes (`none`), what is called knows the
+        idempotency key (`keyed`, as every call through `ctx.http` does), or the effect happens twice (`unsafe`).
         """
         chosen = policy if timeout is None else policy.model_copy(update={"timeout": timeout})
 

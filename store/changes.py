@@ -8,7 +8,7 @@ from store.tenancy import Pool, reading
 
 CHUNK: Final = 500
 _AFTER: Final = """
-    SELECT tenant, number, at, action, dead_letter, run_id, step, actor,
+    SELECT tenant, number, at, action, dead_letter, run_id, step, actor, request_id,
            coalesce(after ->> 'status', after -> 'answer' ->> 'status') AS status
     FROM audit_log WHERE tenant = $1 AND number > $2 ORDER BY number LIMIT $3
 """
@@ -25,7 +25,13 @@ class Change(Record):
     run_id: str | None
     step: str | None
     actor: str
+    request_id: str | None
     status: str | None
+
+    @property
+    def bulk_id(self) -> str | None:
+        """The bulk operation that the line is about, if it is about one."""
+        return self.request_id if self.action.startswith("bulk_") and self.request_id else None
 
 
 async def heads(pool: Pool, tenant: str | None = None) -> dict[str, int]:

@@ -42,6 +42,8 @@ async def put_member(
     """Give a person a place, or another one, as the owner of the tables: a person may come from another tenant."""
     if (role is Role.OWNER) != (tenant is None):
         raise InvalidInput(f"role {role.value!r}: an owner has no tenant, everybody else has one")
+    if not 1 <= len(subject) <= 255:
+        raise InvalidInput(f"subject: {len(subject)} characters; it has 1 to 255")
     given = sorted(granted(role, rights))
     async with as_owner(database_url) as connection:
         row = await connection.fetchrow(

@@ -169,7 +169,8 @@ def principal(row: asyncpg.Record, *, is_token: bool) -> Principal:
     known = {right for right in row["rights"] if right in set(Right)}
     return Principal(
         id=f"token:{row['id']}" if is_token else f"member:{row['id']}",
-        name=f"{row['name']} ({row['id']})" if is_token else row["name"],
+        # As long as an order's `requested_by` may be.
+        name=f"{row['name'][:200]} ({row['id']})" if is_token else row["name"],
         role=Role(row["role"]),
         tenant=tenant,
         rights=frozenset(Right(right) for right in known),

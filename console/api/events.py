@@ -12,6 +12,7 @@ from console.api.answers import refusals
 from console.changes import Listener
 from console.desk import Desk, TheDesk
 from console.security import Reader, Scope, principal
+from redrive.bulk_orders import BulkView
 from redrive.errors import RedriveError
 from store.changes import Change, changes_after, heads
 
@@ -34,6 +35,7 @@ class EventStream(StreamingResponse):
 async def events(request: Request, desk: TheDesk, _caller: Reader, tenant: Scope, last: LastSeen = None) -> EventStream:
     """Stream changes of dead letters: `change` events with the record's id, status and the line in the audit log.
 
+    `bulk` events tell how far a bulk operation is, whenever that has changed.
     `resync` tells a page to look at everything again: it is the first event of a new stream, and comes after a jam.
     """
     return EventStream(_stream(request, desk, tenant, last), headers={"X-Accel-Buffering": "no"})
@@ -78,6 +80,8 @@ async def _live(request: Request, desk: Desk, listener: Listener, seen: int) -> 
                 change = getting.result()
                 if change is None:
                     yield _RESYNC
+                elif isinstance(change, BulkView):
+                    yield f"event: bulk\ndata: {change.model_dump_json()}\n\n"
                 elif listener.tenant is None or change.number > seen:
                     yield _event(change, with_id=listener.tenant is not None)
                 continue

@@ -150,7 +150,7 @@ async def restart(desk: TheDesk, caller: Operator, record: LookedAt, wanted: Ord
 
 def _identity(caller: Principal, wanted: Ordering) -> dict[str, Any]:
     request_id = wanted.request_id or new_request_id()
-    return {"request_id": request_id, "requested_by": caller.name[:255], "reason": wanted.reason}
+    return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 
 
 async def _give(desk: Desk, caller: Principal, record: LetterRecord, order: LetterOrder) -> Answer:

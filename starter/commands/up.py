@@ -15,9 +15,10 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, RedriveError
 from redrive.settings import read_settings
 from starter.first_token import sign_in_link
+from starter.records import database_errors
 from starter.signals import until_signalled
 from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports
@@ -114,10 +115,17 @@ def print_addresses(stack: Stack) -> None:
 
 async def _print_link(stack: Stack) -> None:
     info = stack.info
-    if info.console:
-        link = await sign_in_link(info.console, info.database_url, stack.token_file)
-        console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
-        console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
+    if info.console is None:
+        return
+    try:
+        with database_errors():
+            link = await sign_in_link(info.console, info.database_url, stack.token_file)
+    except RedriveError as error:
+        # Everything runs: that is no reason to stop it.
+        console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)
+        return
+    console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
+    console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
 
 
 @contextlib.asynccontextmanager

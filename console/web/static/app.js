@@ -167,6 +167,7 @@ function listen() {
   source.addEventListener("open", () => (light.dataset.state = "on"));
   source.addEventListener("error", () => (light.dataset.state = "off"));
   source.addEventListener("change", changed);
+  source.addEventListener("bulk", changed);
   source.addEventListener("resync", () => {
     // The first one only says that the stream begins: the page is fresh.
     if (!isFirst) changed();

@@ -17,6 +17,7 @@ from redrive.access import Principal, Right
 from redrive.dead_letters import MAX_REPLAYS, LetterStatus
 from redrive.errors import Category
 from redrive.policy import RetryPolicy
+from store.approvals import Approval, list_approvals
 from store.dead_letter_charts import status_counts
 from store.dead_letter_lists import LetterFilter, audit_trail, get_letter, list_letters
 from store.dead_letter_stats import GROUP_DEPTH, groups
@@ -126,6 +127,7 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
         letter=record,
         trail=trail,
         cycles=[(entry, strip(entry.attempts)) for entry in reversed(record.failure_history)],
+        approvals=await _approvals(desk, record),
         links=desk.links(run=record.run_id, dead_letter=record.id),
         policy=_policy(record),
         replays_left=MAX_REPLAYS - record.replay_count,
@@ -145,6 +147,14 @@ async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterR
             "Look for it in the list: a run id or a key finds it, too.",
         )
     return record
+
+
+async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:
+    """Return the edits of this dead letter that wait for another admin, or have met one and are not used yet."""
+    if not desk.settings.approvals:
+        return []
+    found = await list_approvals(await desk.pool(), record.tenant)
+    return [each for each in found if each.dead_letter == record.id and each.used_for is None]
 
 
 def is_omitted(record: LetterRecord) -> bool:

@@ -31,6 +31,7 @@ async function send(form) {
   if (form.dataset.version) headers["If-Match"] = `"${form.dataset.version}"`;
   const answer = await fetch(form.dataset.api, { method: "POST", headers, body: JSON.stringify(fieldsOf(form)) });
   const said = await answer.json().catch(() => ({}));
+  if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then order it again.");
   if (!answer.ok) throw new Error([said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – "));
   return said;
 }

@@ -16,6 +16,8 @@ class Action(StrEnum):
     """What the audit log records."""
 
     DEAD_LETTERED = "dead_lettered"
+    APPROVAL_ASKED = "approval_asked"
+    APPROVED = "approved"
     REPLAY_REQUESTED = "replay_requested"
     REPLAY_OUTCOME = "replay_outcome"
     RESOLVED = "resolved"

@@ -22,6 +22,7 @@ class Ports:
     temporal: int | None = None
     web_ui: int | None = None
     postgres: int | None = None
+    console: int | None = None
     redis: int | None = None
 
 

@@ -26,6 +26,7 @@ from redrive.settings import Settings
 from starter.stack.account import server_account
 from starter.stack.brokers import Brokers, bridge_program
 from starter.stack.child import ChildStatus, Program
+from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
@@ -47,7 +48,7 @@ _log = structlog.get_logger()
 
 
 class Stack:
-    """A Temporal server, a PostgreSQL and workers, running while the block of `async with` does.
+    """A Temporal server, a PostgreSQL, workers and a console, running while the block of `async with` does.
 
     A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
     everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
@@ -62,6 +63,7 @@ class Stack:
         ports: Ports | None = None,
         modules: Sequence[str] | None = None,
         workers: int = 1,
+        console: bool = False,
         brokers: Brokers | None = None,
         temporal_binary: Path | None = None,
         postgres_home: Path | None = None,
@@ -71,6 +73,7 @@ class Stack:
         self._ports = ports or Ports()
         self._modules = tuple(self._settings.modules if modules is None else modules)
         self._workers = workers
+        self._console = console
         self._brokers = brokers or Brokers()
         self._temporal_binary = temporal_binary
         self._postgres_home = postgres_home
@@ -79,6 +82,7 @@ class Stack:
         self._supervisor = Supervisor(self._state.logs, self._rewrite_info)
         self._undo = contextlib.AsyncExitStack()
         self._info: StackInfo | None = None
+        self._console_port: int | None = None
         self._announced = False
 
     @property
@@ -91,8 +95,13 @@ class Stack:
         return self._info.model_copy(update={"children": pids, "workers": workers})
 
     @property
+    def token_file(self) -> Path:
+        """Where the first API token is kept."""
+        return self._state.token
+
+    @property
     def children(self) -> dict[str, ChildStatus]:
-        """The status of each child by name: temporal, postgres, redis, worker or worker-1, worker-2, bridge-redis."""
+        """The status of each child by name: temporal, postgres, redis, console, worker or worker-1, …, bridge-redis."""
         return self._supervisor.statuses
 
     async def wait_changed(self) -> None:
@@ -120,14 +129,13 @@ class Stack:
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         postgres = self._postgres(postgres_home) if postgres_home else None
         redis = self._redis(redis_binary) if redis_binary else None
+        if self._console:
+            self._console_port = self._port("the console", self._ports.console, CONSOLE_PORT)
         self._info = self._describe(temporal, postgres, redis)
         self._undo.push_async_callback(self._supervisor.stop)
         await self._supervisor.start(*(server.program for server in (temporal, postgres, redis) if server))
         await migrate(self._info.database_url.get_secret_value())
-        if worker:
-            await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
-        if self._brokers.redis:
-            await self._supervisor.start(self._redis_bridge(embedded_temporal=temporal is not None))
+        await self._supervisor.start(*self._own_programs(worker, embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -186,7 +194,8 @@ class Stack:
             pid=os.getpid(),
             temporal_address=address,
             namespace=namespace,
-            web_ui=temporal.web_ui if temporal else None,
+            web_ui=temporal.web_ui if temporal else self._settings.web_ui,
+            console=console_address(self._console_port) if self._console_port else None,
             database_url=database_url,
             redis_url=SecretStr(redis.url) if redis else self._brokers.redis_url,
             task_queue=self._settings.task_queue,
@@ -204,21 +213,24 @@ class Stack:
         address = settings.temporal_address or profile.address or f"localhost:{TEMPORAL_PORT}"
         return address, settings.temporal_namespace or profile.namespace or DEFAULT_NAMESPACE
 
-    def _worker_programs(self, worker: Path, *, embedded_temporal: bool) -> list[Program]:
+    def _own_programs(self, worker: Path | None, *, embedded_temporal: bool) -> list[Program]:
         state = self._state
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
-        return [
+        programs = [
             worker_program(name, worker, nth_worker(environment, number), state.ready / name)
             for number, name in enumerate(names, 1)
+            if worker
         ]
+        if self._console_port:
+            programs.append(console_program(environment, self._console_port, self.info.web_ui))
+        if self._brokers.redis:
+            programs.append(bridge_program("redis", self._with_redis(environment), state.ready / "bridge-redis"))
+        return programs
 
-    def _redis_bridge(self, *, embedded_temporal: bool) -> Program:
-        state = self._state
-        environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
-        if self.info.redis_url:
-            environment["REDIS_URL"] = self.info.redis_url.get_secret_value()
-        return bridge_program("redis", environment, state.ready / "bridge-redis")
+    def _with_redis(self, environment: dict[str, str]) -> dict[str, str]:
+        url = self.info.redis_url
+        return {**environment, "REDIS_URL": url.get_secret_value()} if url else environment
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

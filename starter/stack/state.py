@@ -24,6 +24,7 @@ class StackInfo(BaseModel):
     temporal_address: str
     namespace: str
     web_ui: str | None
+    console: str | None = None
     database_url: SecretStr
     redis_url: SecretStr | None = None
     task_queue: str
@@ -74,6 +75,11 @@ class StateDirectory:
         return self.path / "redis"
 
     @property
+    def token(self) -> Path:
+        """The file of the first API token."""
+        return self.path / "token"
+
+    @property
     def ready(self) -> Path:
         """The directory where workers say that they are ready."""
         return self.path / "ready"
@@ -107,6 +113,7 @@ class StateDirectory:
             for path in self.path.glob("postgres.*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.info.unlink(missing_ok=True)
+            self.token.unlink(missing_ok=True)
 
     @staticmethod
     def _make(directory: Path, mode: int) -> None:

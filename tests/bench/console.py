@@ -1,8 +1,8 @@
 """How long the pages take at a million dead letters: `python -m tests.bench.console [rows ...]`.
 
-Each page is asked for by an admin of the large tenant and by an owner of all. The ratio is that of the lowest times: what
-else the machine does only adds to them. There is no Temporal here: the pages of runs and modules, which ask it, are not
-measured.
+Each page is asked for by an admin of the large tenant and by an owner of all. The ratio is that of the lowest times:
+what else the machine does only adds to them. There is no Temporal here: the pages of runs and modules, which ask it,
+are not measured.
 """
 
 import asyncio

@@ -164,7 +164,7 @@ body.addEventListener("htmx:afterSettle", (event) => {
 });
 body.addEventListener("htmx:responseError", (event) => {
   const form = event.detail.elt.closest?.("form[data-planned]");
-  if (form) find("[type=submit]", form).disabled = false;
+  if (form) find(".planned", form).textContent = "There is no plan: the console answered " + event.detail.xhr.status;
 });
 
 function listen() {

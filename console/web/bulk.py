@@ -61,7 +61,9 @@ async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: OneTen
         found, problem = await (await desk.redrive()).bulk.plan(order), None
     except RedriveError as error:
         found, problem = None, str(error)
-    return show(request, caller, "bulk_plan.html", plan=found, problem=problem)
+    # As the API takes it: the tenant is the caller's.
+    given = found.order.model_dump(mode="json", exclude={"tenant"}) if found else None
+    return show(request, caller, "bulk_plan.html", plan=found, order=given, problem=problem)
 
 
 def _wish(body: bytes) -> BulkWish:

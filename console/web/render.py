@@ -34,14 +34,14 @@ PLACES: Final = (
     Link("/tokens", "Tokens", Right.TOKENS),
 )
 
-_templates: Final = Environment(
+templates: Final = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=select_autoescape(default=True, default_for_string=True),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= {
+templates.filters |= {
     "ago": words.ago,
     "cause": words.cause,
     "count": words.count,
@@ -52,7 +52,7 @@ _templates.filters |= {
     "span": words.span,
     "when": words.when,
 }
-_templates.globals |= {"new_request_id": new_request_id}
+templates.globals |= {"new_request_id": new_request_id}
 
 
 def show(request: Request, caller: Principal | None, template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -60,7 +60,7 @@ def show(request: Request, caller: Principal | None, template: str, status: int 
     session = request.cookies.get(COOKIE)
     rights = {right.value: bool(caller and caller.may(right)) for right in Right}
     places = [place for place in PLACES if caller and caller.may(place.right)]
-    text = _templates.get_template(template).render(
+    text = templates.get_template(template).render(
         caller=caller,
         can=rights,
         csrf=csrf_token(session) if session else "",

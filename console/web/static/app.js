@@ -116,47 +116,55 @@ function pick() {
   find("[data-picked]", form).textContent = `${many} selected:`;
 }
 
-// Live regions: asked for anew when something changed, unless somebody writes in them.
+// Live regions: when something changed, the page is asked for once more, and its live parts take the place of the old
+// ones. What somebody writes in stays. In a storm of changes this happens every two seconds.
 
+const pause = 2000;
+let asked = 0;
 let waiting;
+
 function changed() {
   waiting ??= setTimeout(() => {
     waiting = undefined;
-    body.dispatchEvent(new Event("redrive:changed"));
-  }, 400);
+    asked = Date.now();
+    // The stream tells when the console is back.
+    refresh().catch(() => {});
+  }, Math.max(300, asked + pause - Date.now()));
+}
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) location.assign(answer.url);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const region of all("[data-live]")) {
+    const fresh = page.getElementById(region.id);
+    if (fresh && !isBusy(region)) replace(region, document.adoptNode(fresh));
+  }
+  pick();
+}
+
+const isBusy = (region) => find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
+
+function replace(region, fresh) {
+  const isOpen = new Set(all("details[open] > summary", region).map((summary) => summary.textContent));
+  const picked = new Set(all("input[name=letter]:checked", region).map((box) => box.value));
+  const current = find("[data-row].current", region)?.dataset.row;
+  all("details > summary", fresh).forEach((summary) => (summary.parentElement.open ||= isOpen.has(summary.textContent)));
+  all("input[name=letter]", fresh).forEach((box) => (box.checked = picked.has(box.value)));
+  all("[data-row]", fresh).forEach((row) => row.classList.toggle("current", row.dataset.row === current));
+  region.replaceWith(fresh);
+  htmx.process(fresh);
 }
 
 body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
-
-const kept = {};
-const isBusy = (region) => document.querySelector("dialog[open]") || find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
-
-body.addEventListener("htmx:beforeRequest", (event) => {
-  const region = event.detail.elt;
-  if (region.getAttribute("hx-trigger")?.startsWith("redrive:changed") && isBusy(region)) event.preventDefault();
-});
-body.addEventListener("htmx:beforeSwap", (event) => {
-  const region = event.detail.target;
-  kept[region.id] = {
-    open: all("details[open] > summary", region).map((summary) => summary.textContent),
-    picked: all("input[name=letter]:checked", region).map((box) => box.value),
-    current: find("[data-row].current", region)?.dataset.row,
-  };
-});
 body.addEventListener("htmx:afterSettle", (event) => {
-  const region = event.target;
-  const planned = region.closest(".planned");
+  const planned = event.target.closest(".planned");
   if (planned) find("[type=submit]", planned.closest("form")).disabled = Boolean(find("[data-unreadable]", planned));
-  const before = region.id && kept[region.id];
-  if (!before) return;
-  all("details > summary", region).forEach((summary) => (summary.parentElement.open ||= before.open.includes(summary.textContent)));
-  all("input[name=letter]", region).forEach((box) => (box.checked = before.picked.includes(box.value)));
-  pick();
-  all("[data-row]", region).forEach((row) => row.classList.toggle("current", row.dataset.row === before.current));
 });
 body.addEventListener("htmx:responseError", (event) => {
   const form = event.detail.elt.closest?.("form[data-planned]");
-  if (form) find("[type=submit]", form).disabled = false;
+  if (form) find(".planned", form).textContent = "There is no plan: the console answered " + event.detail.xhr.status;
 });
 
 function listen() {

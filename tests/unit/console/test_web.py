@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from console.web.charts import hour_bars, nice_top, policy_curve, shares, strip
 from console.web.checks import check_input, merge_patch_between, schema_problems
+from console.web.render import templates
 from console.web.words import ago, count, first_line, marked, short, span
 from redrive.contracts import Attempt
 from redrive.documents import merge_patch
@@ -63,6 +64,12 @@ def test_redacted_values_stand_out_and_nothing_else_is_markup() -> None:
     shown = str(marked({"card": "[redacted]", "note": "<mark>"}))
     assert shown.count("<mark ") == 1
     assert "&lt;mark&gt;" in shown
+
+
+@pytest.mark.parametrize("name", templates.list_templates())
+def test_every_template_can_be_read(name: str) -> None:
+    """A mistake in a page that few open is found here."""
+    assert templates.get_template(name).name == name
 
 
 @given(shown=DOCUMENTS, edited=DOCUMENTS)

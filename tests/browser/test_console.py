@@ -217,5 +217,6 @@ async def keyboard_works(page: Page) -> None:
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog")).to_be_visible()
     await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_be_hidden()
     await page.keyboard.press("Enter")
     await expect(page.locator(".cause")).to_be_visible()

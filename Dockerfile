@@ -18,6 +18,7 @@ COPY workflows workflows
 COPY activities activities
 COPY store store
 COPY bridges bridges
+COPY console console
 COPY starter starter
 COPY examples examples
 RUN pip install --no-deps --no-build-isolation . \

@@ -5,7 +5,7 @@ UV := .tools/uv/bin/uv
 COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory chaos chaos-bridges chaos-bulk clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-bridges: setup ## Measure the retry scheduler beside Celery on the same Ra
 
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
 	$(BIN)/python -m tests.bench.parked_memory
+
+pages: setup ## Measure the console's pages at ten thousand and at a million dead letters
+	$(BIN)/python -m tests.bench.console
 
 chaos: setup ## Kill workers and servers under a thousand dying runs, their replays, and starts with one key (up to 14 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters

@@ -79,10 +79,9 @@ class BulkSelection(Message):
         return value.astimezone(UTC) if value else None
 
 
-class BulkOrder(Message):
-    """What to do to which dead letters, and how carefully."""
+class BulkWish(Message):
+    """What to do to which open dead letters of a tenant, and how carefully."""
 
-    tenant: Name
     verb: BulkVerb
     selection: BulkSelection = BulkSelection()
     mode: Mode = Mode.FROM_STEP
@@ -102,6 +101,12 @@ class BulkOrder(Message):
         if replay_only and self.verb is not Verb.REPLAY:
             raise ValueError("mode, from_step, input_patch: belong to replay, and to no other verb")
         return self
+
+
+class BulkOrder(BulkWish):
+    """A wish with its tenant."""
+
+    tenant: Name
 
     @property
     def action_hash(self) -> str:

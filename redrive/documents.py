@@ -149,6 +149,15 @@ def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict
     return document
 
 
+def changed_paths(patch: dict[str, Any]) -> list[str]:
+    """Name the fields that an edit changes."""
+    paths = []
+    for name, value in patch.items():
+        inner = changed_paths(value) if isinstance(value, dict) else []
+        paths += [f"{name}.{path}" for path in inner] or [name]
+    return paths
+
+
 def validation_sentence(error: ValidationError, redactor: Redactor = _REDACTOR) -> str:
     """Say which fields do not fit, with what was sent, in one line."""
     # Bounded: tens of thousands of wrong fields would hold up a workflow task until Temporal calls it a deadlock.

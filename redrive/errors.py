@@ -7,6 +7,8 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   ├── TooLarge
 │   └── IdempotencyMismatch  the key belongs to another request
 ├── RunNotFound
+├── LetterNotFound
+├── OrderRefused             an order was refused; nothing was changed
 ├── BulkNotFound
 ├── BulkRefused              a bulk operation does not start, or does not take a command
 │   ├── PlanChanged
@@ -101,6 +103,18 @@ class RunNotFound(RedriveError):
     """No run has that id."""
 
     code = "run_not_found"
+
+
+class LetterNotFound(RedriveError):
+    """No dead letter has that id."""
+
+    code = "dead_letter_not_found"
+
+
+class OrderRefused(RedriveError):
+    """An order was refused; nothing was changed."""
+
+    code = "order_refused"
 
 
 class BulkNotFound(RedriveError):

@@ -32,6 +32,16 @@ class AlertSettings(BaseModel):
     )
 
 
+class OidcSettings(BaseModel):
+    """The identity provider that people sign in with."""
+
+    issuer: str = Field(description="its address, as it stands in `iss`")
+    client_id: str
+    client_secret: SecretStr | None = Field(default=None, description="none: a public client, with PKCE alone")
+    audience: str | None = Field(default=None, description="who access tokens are for; none: the client")
+    claim: Literal["email", "sub"] = Field(default="email", description="names the member; an email must be verified")
+
+
 class Settings(BaseSettings):
     """All that can be set from outside. Names are the environment's, with the prefix REDRIVE_ where none is given."""
 
@@ -57,6 +67,12 @@ class Settings(BaseSettings):
     stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
     shutdown_grace: timedelta = Field(default=timedelta(seconds=10), description="how long steps may finish on a stop")
     ready_file: Path | None = Field(default=None, description="touched when the worker takes work")
+    console_address: str = Field(default="127.0.0.1:8300", description="where the console listens")
+    console_url: str | None = Field(default=None, description="the console's address as browsers see it")
+    web_ui: str | None = Field(default=None, description="the Temporal Web UI's address, for links into it")
+    oidc: OidcSettings | None = None
+    session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
+    rate_limit: str = Field(default="1200/minute", description="requests of one principal")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "pretty"] = "auto"
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.bulk_orders import BulkItem, BulkPlan, BulkProgress, BulkStatus, BulkView, ItemStatus, PlannedGroup
-from starter.edits import changed_paths
+from redrive.documents import changed_paths
 from starter.terminal import plain
 from starter.views import moment
 

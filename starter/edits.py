@@ -91,12 +91,3 @@ def _put(patch: dict[str, Any], names: list[str], value: Any, setting: str) -> N
     if last in patch:
         raise WrongUsage(f"--set {setting!r}: contradicts another --set")
     patch[last] = value
-
-
-def changed_paths(patch: dict[str, Any]) -> list[str]:
-    """Name the fields that an edit changes."""
-    paths = []
-    for name, value in patch.items():
-        inner = changed_paths(value) if isinstance(value, dict) else []
-        paths += [f"{name}.{path}" for path in inner] or [name]
-    return paths

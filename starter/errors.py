@@ -9,12 +9,6 @@ class WrongUsage(InvalidInput):
     code = "wrong_usage"
 
 
-class LetterNotFound(RedriveError):
-    """No dead letter has that id."""
-
-    code = "dead_letter_not_found"
-
-
 class EventNotFound(RedriveError):
     """No event has that id."""
 
@@ -25,12 +19,6 @@ class NotConfirmed(RedriveError):
     """Nobody said yes; nothing was changed."""
 
     code = "not_confirmed"
-
-
-class OrderRefused(RedriveError):
-    """An order was refused; nothing was changed."""
-
-    code = "order_refused"
 
 
 class BulkIncomplete(RedriveError):

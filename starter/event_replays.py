@@ -11,9 +11,8 @@ from bridges.replays import EventReplays, Replayed
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.dead_letters import Replay
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, OrderRefused
 from redrive.settings import read_environment, read_settings
-from starter.errors import OrderRefused
 from starter.records import database_errors
 from starter.replays import Manner
 from starter.terminal import confirm, console, plain

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 from redrive.documents import validation_sentence
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, OrderRefused
 from redrive.keys import new_request_id
-from starter.errors import OrderRefused
 from starter.terminal import Json, Yes, console
 from starter.views import print_json
 

@@ -8,9 +8,9 @@ import asyncpg
 
 from redrive.connection import database_url
 from redrive.dead_letters import LetterId
-from redrive.errors import Unavailable
+from redrive.errors import LetterNotFound, Unavailable
 from redrive.settings import Settings
-from starter.errors import LetterNotFound
+from store.connection import database_problem
 from store.database import Database
 from store.dead_letter_lists import audit_trail, get_letter
 from store.records import AuditEntry, LetterRecord
@@ -32,12 +32,8 @@ def database_errors() -> Iterator[None]:
     """Turn what the driver raises into a sentence."""
     try:
         yield
-    except asyncpg.UndefinedTableError as error:
-        raise Unavailable(f"the database's schema is not up to date, run `redrive migrate`: {error}") from None
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise Unavailable(f"the database did not do it: {error}; try again") from None
-    except OSError as error:
-        raise Unavailable(f"the database cannot be reached: {error.strerror or type(error).__name__}") from None
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise Unavailable(database_problem(error)) from None
 
 
 def letter_id(text: str) -> str:

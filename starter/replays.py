@@ -6,11 +6,10 @@ from rich.table import Table
 
 from redrive import Redrive
 from redrive.dead_letters import LetterState, LetterStatus, Replay, refusal
-from redrive.errors import RunNotFound
+from redrive.documents import changed_paths
+from redrive.errors import OrderRefused, RunNotFound
 from redrive.operators import Plan
 from redrive.settings import read_settings
-from starter.edits import changed_paths
-from starter.errors import OrderRefused
 from starter.orders import finish
 from starter.records import find_letter, open_records
 from starter.terminal import confirm, console, errors, plain

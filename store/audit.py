@@ -16,6 +16,9 @@ class Action(StrEnum):
     """What the audit log records."""
 
     DEAD_LETTERED = "dead_lettered"
+    APPROVAL_ASKED = "approval_asked"
+    APPROVED = "approved"
+    CANCEL_REQUESTED = "cancel_requested"
     REPLAY_REQUESTED = "replay_requested"
     REPLAY_OUTCOME = "replay_outcome"
     RESOLVED = "resolved"
@@ -71,8 +74,8 @@ class RunEntry:
     run_id: str
     actor: str
     reason: str
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
 
 
 _INSERT: Final = """
@@ -106,13 +109,13 @@ async def write_run_entry(connection: Connection, entry: RunEntry) -> None:
         entry.tenant,
         entry.action.value,
         None,
-        entry.run_id,
+        clean(entry.run_id),
         None,
         clean(entry.actor),
         clean(entry.reason),
         None,
-        json_text(entry.before),
-        json_text(entry.after),
+        None if entry.before is None else json_text(entry.before),
+        None if entry.after is None else json_text(entry.after),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import asyncpg
 from pydantic_core import from_json
 
-from redrive.bulk_orders import BulkItem, BulkItems, BulkView, ItemsRequest
+from redrive.bulk_orders import BulkItem, BulkItems, BulkStatus, BulkView, ItemsRequest
 from redrive.errors import BulkNotFound
 from store.bulks import progress
 from store.paging import Query, check_limit
@@ -40,6 +40,16 @@ async def list_bulks(pool: Pool, tenant: str | None, limit: int = 20) -> list[Bu
     async with reading(pool, tenant) as connection:
         rows = await connection.fetch(
             sql + f"ORDER BY started_at DESC, id DESC LIMIT {query.add(limit)}", *query.parameters
+        )
+        return [await _view(connection, row) for row in rows]
+
+
+async def open_bulks(pool: Pool) -> list[BulkView]:
+    """Return the bulk operations of all tenants that have not ended."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM bulk_operations WHERE status <> ALL($1) ORDER BY started_at LIMIT 50",  # noqa: S608
+            [status for status in BulkStatus if status.closed],
         )
         return [await _view(connection, row) for row in rows]
 

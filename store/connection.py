@@ -34,6 +34,15 @@ def unavailable(database_url: str, error: Exception) -> Unavailable:
     return Unavailable(f"the database at {place} cannot be reached: {_reason(error)}")
 
 
+def database_problem(error: Exception) -> str:
+    """Say why a query was not answered, and what to do."""
+    if isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError):
+        return f"the database's schema is not up to date, run `redrive migrate`: {error}"
+    if isinstance(error, OSError):
+        return f"the database cannot be reached: {error.strerror or type(error).__name__}"
+    return f"the database did not do it: {error}; try again"
+
+
 def _place(database_url: str) -> str | None:
     try:
         parts = urlsplit(database_url)

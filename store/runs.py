@@ -91,3 +91,10 @@ def _select(chosen: RunFilter, query: Query, limit: str) -> str:
         return f"SELECT {_COLUMNS} FROM runs WHERE {query.sql} {order} LIMIT {limit}"  # noqa: S608
     tenant = query.add(chosen.tenant)
     return f"SELECT {_COLUMNS} FROM runs WHERE tenant = {tenant} AND {query.sql} {order} LIMIT {limit}"  # noqa: S608
+
+
+async def get_run(pool: Pool, tenant: str | None, run_id: str) -> RunSummary | None:
+    """Return the row of a run: also of one that Temporal has forgotten."""
+    async with reading(pool, tenant) as connection:
+        record = await connection.fetchrow(f"SELECT {_COLUMNS} FROM runs WHERE run_id = $1", clean(run_id))  # noqa: S608
+    return RunSummary.model_validate(dict(record)) if record else None

@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.contracts import Broker
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, RedriveError
 from redrive.settings import read_settings
+from starter.first_token import sign_in_link
+from starter.records import database_errors
 from starter.signals import until_signalled
 from starter.stack.brokers import chosen_brokers
 from starter.stack.child import ChildState, ChildStatus
@@ -39,13 +41,14 @@ async def up(
     temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    console_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     redis_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     rabbitmq_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
     brokers: Annotated[str, Parameter(name="--with")] = "",
     fresh: bool = False,
     yes: bool = False,
 ) -> None:
-    """Start Temporal, PostgreSQL and a worker, and keep them running until Ctrl-C.
+    """Start Temporal, PostgreSQL, a worker and the console, and keep them running until Ctrl-C.
 
     State lives in `.redrive/`: the next `up` goes on where this one stopped, with every run that was open.
     Set TEMPORAL_ADDRESS or DATABASE_URL to use a server of your own instead of the embedded one.
@@ -73,6 +76,8 @@ async def up(
         Port of the Temporal Web UI; without it 8233, or any free one.
     postgres_port
         Port of PostgreSQL; without it 15432, or any free one.
+    console_port
+        Port of the console; without it 8300, or any free one.
     redis_port
         Port of Redis; without it 6379, or any free one.
     rabbitmq_port
@@ -88,12 +93,18 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    broker_ports = {Broker.REDIS: redis_port, Broker.RABBITMQ: rabbitmq_port}
-    ports = Ports(temporal=temporal_port, web_ui=ui_port, postgres=postgres_port, brokers=broker_ports)
-    stack = Stack(settings, ports=ports, workers=workers, brokers=chosen_brokers(brokers))
+    ports = Ports(
+        temporal=temporal_port,
+        web_ui=ui_port,
+        postgres=postgres_port,
+        console=console_port,
+        brokers={Broker.REDIS: redis_port, Broker.RABBITMQ: rabbitmq_port},
+    )
+    stack = Stack(settings, ports=ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
     console.print("starting …")
     async with _shown(stack), until_signalled(), stack:
         print_addresses(stack)
+        await _print_link(stack)
         try:
             await asyncio.Event().wait()
         finally:
@@ -118,6 +129,7 @@ def print_addresses(stack: Stack) -> None:
         ("Temporal", f"{info.temporal_address} (namespace {info.namespace})"),
         ("Web UI", info.web_ui or "where your Temporal server has it"),
         ("PostgreSQL", f"{database.hostname}:{database.port or 5432}{database.path}"),
+        *([("console", info.console)] if info.console else []),
         *_broker_rows(stack),
         ("task queue", info.task_queue),
         ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
@@ -134,6 +146,21 @@ def _broker_rows(stack: Stack) -> list[tuple[str, str]]:
         place = urlsplit(url.get_secret_value())
         rows.append((title, f"{place.hostname}:{place.port or port}"))
     return rows
+
+
+async def _print_link(stack: Stack) -> None:
+    info = stack.info
+    if info.console is None:
+        return
+    try:
+        with database_errors():
+            link = await sign_in_link(info.console, info.database_url, stack.token_file)
+    except RedriveError as error:
+        # Everything runs: that is no reason to stop it.
+        console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)
+        return
+    console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
+    console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ class Ports:
     temporal: int | None = None
     web_ui: int | None = None
     postgres: int | None = None
+    console: int | None = None
     brokers: Mapping[Broker, int | None] = field(default_factory=dict)
 
 

@@ -27,6 +27,7 @@ from redrive.settings import Settings
 from starter.stack.account import server_account
 from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
 from starter.stack.child import ChildStatus, Program
+from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
@@ -47,7 +48,7 @@ _log = structlog.get_logger()
 
 
 class Stack:
-    """A Temporal server, a PostgreSQL and workers, running while the block of `async with` does.
+    """A Temporal server, a PostgreSQL, workers and a console, running while the block of `async with` does.
 
     A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
     everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
@@ -62,6 +63,7 @@ class Stack:
         ports: Ports | None = None,
         modules: Sequence[str] | None = None,
         workers: int = 1,
+        console: bool = False,
         brokers: Brokers | None = None,
         temporal_binary: Path | None = None,
         postgres_home: Path | None = None,
@@ -71,6 +73,7 @@ class Stack:
         self._ports = ports or Ports()
         self._modules = tuple(self._settings.modules if modules is None else modules)
         self._workers = workers
+        self._console = console
         self._brokers = brokers or {}
         self._temporal_binary = temporal_binary
         self._postgres_home = postgres_home
@@ -79,6 +82,7 @@ class Stack:
         self._supervisor = Supervisor(self._state.logs, self._rewrite_info)
         self._undo = contextlib.AsyncExitStack()
         self._info: StackInfo | None = None
+        self._console_port: int | None = None
         self._announced = False
 
     @property
@@ -91,8 +95,13 @@ class Stack:
         return self._info.model_copy(update={"children": pids, "workers": workers})
 
     @property
+    def token_file(self) -> Path:
+        """Where the first API token is kept."""
+        return self._state.token
+
+    @property
     def children(self) -> dict[str, ChildStatus]:
-        """The status of each child by name: temporal, postgres, redis, worker or worker-1, bridge-redis, ..."""
+        """The status of each child by name: temporal, postgres, console, worker or worker-1, bridge-redis, ..."""
         return self._supervisor.statuses
 
     async def wait_changed(self) -> None:
@@ -123,15 +132,15 @@ class Stack:
             broker: place(self._state.broker(broker), self._ports.brokers.get(broker), self._port)
             for broker, place in place_brokers.items()
         }
+        if self._console:
+            self._console_port = self._port("the console", self._ports.console, CONSOLE_PORT)
         self._info = self._describe(temporal, postgres, brokers)
         self._undo.push_async_callback(self._supervisor.stop)
         await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
         await migrate(self._info.database_url.get_secret_value())
-        if worker:
-            await self._supervisor.start(*self._worker_programs(worker, embedded_temporal=temporal is not None))
-        await self._supervisor.start(*self._bridge_programs(embedded_temporal=temporal is not None))
+        await self._supervisor.start(*self._own_programs(worker, embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -187,7 +196,8 @@ class Stack:
             pid=os.getpid(),
             temporal_address=address,
             namespace=namespace,
-            web_ui=temporal.web_ui if temporal else None,
+            web_ui=temporal.web_ui if temporal else self._settings.web_ui,
+            console=console_address(self._console_port) if self._console_port else None,
             database_url=database_url,
             brokers={broker: url for broker, url in self._brokers.items() if url}
             | {broker: SecretStr(server.url) for broker, server in brokers.items()},
@@ -206,22 +216,22 @@ class Stack:
         address = settings.temporal_address or profile.address or f"localhost:{TEMPORAL_PORT}"
         return address, settings.temporal_namespace or profile.namespace or DEFAULT_NAMESPACE
 
-    def _worker_programs(self, worker: Path, *, embedded_temporal: bool) -> list[Program]:
+    def _own_programs(self, worker: Path | None, *, embedded_temporal: bool) -> list[Program]:
         state = self._state
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
-        return [
+        programs = [
             worker_program(name, worker, nth_worker(environment, number), state.ready / name)
             for number, name in enumerate(names, 1)
+            if worker
         ]
-
-    def _bridge_programs(self, *, embedded_temporal: bool) -> list[Program]:
-        state = self._state
-        worker = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
-        return [
-            bridge_program(broker, bridge_environment(broker, url, worker, self._port), state.ready)
+        if self._console_port:
+            programs.append(console_program(environment, self._console_port, self.info.web_ui))
+        programs += [
+            bridge_program(broker, bridge_environment(broker, url, environment, self._port), state.ready)
             for broker, url in self.info.brokers.items()
         ]
+        return programs
 
     def _withdraw(self) -> None:
         """Let nobody find a stack that is stopping."""

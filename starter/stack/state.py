@@ -26,6 +26,7 @@ class StackInfo(BaseModel):
     temporal_address: str
     namespace: str
     web_ui: str | None
+    console: str | None = None
     database_url: SecretStr
     brokers: dict[Broker, SecretStr] = {}
     task_queue: str
@@ -71,6 +72,11 @@ class StateDirectory:
         return self.path / "postgres"
 
     @property
+    def token(self) -> Path:
+        """The file of the first API token."""
+        return self.path / "token"
+
+    @property
     def ready(self) -> Path:
         """The directory where workers say that they are ready."""
         return self.path / "ready"
@@ -110,6 +116,7 @@ class StateDirectory:
             for path in (path for server in ("postgres", *Broker) for path in self.path.glob(f"{server}.*")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.info.unlink(missing_ok=True)
+            self.token.unlink(missing_ok=True)
 
     @staticmethod
     def _make(directory: Path, mode: int) -> None:

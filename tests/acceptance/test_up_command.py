@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from redis import Redis
 
@@ -98,6 +99,19 @@ def test_event_of_the_page_is_projected(up: Up) -> None:
     shown = until(projected, within=60, what="the projection")
     assert "qscore" in shown
     assert "event:ada:7" in shown
+
+
+def test_a_printed_link_signs_in_once(up: Up) -> None:
+    """The console is there; the link works once, the token beside the stack's state as often as one likes."""
+    until(lambda: "programs take the token" in up.text, what="the link")
+    link = re.findall(r"http://\S+/sign-in/link/\S+", up.text)[0]
+    with httpx.Client() as browser:
+        assert [browser.get(link).status_code for _ in range(2)] == [303, 401]
+        me = f"{up.info.console}/api/v1/me"
+        assert browser.get(me).json()["role"] == "owner"
+    token = (up.directory / ".redrive" / "token").read_text().strip()
+    assert httpx.get(me, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    assert httpx.get(me).status_code == 401
 
 
 def test_second_up_is_refused(up: Up) -> None:

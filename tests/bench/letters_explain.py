@@ -58,7 +58,7 @@ _LOAD: Final = """
 """
 
 
-async def load(owner: Owner, rows: int) -> None:
+async def load(owner: Owner, rows: int, newest: datetime = NEWEST) -> None:
     """Fill the tables as the owner: triggers off, counters made from the whole, indexes made after the rows."""
     await owner.execute("SET search_path = redrive; SET session_replication_role = replica")
     indexes = await owner.fetch(
@@ -69,8 +69,8 @@ async def load(owner: Owner, rows: int) -> None:
     )
     for index in indexes:
         await owner.execute(f"DROP INDEX {index['name']}")
-    one = Attempt(attempt=1, at=NEWEST, category=Category.TIMEOUT, error_type="ServiceError", error="503")
-    await owner.execute(_LOAD, rows, NEWEST, to_json([one] * 3).decode())
+    one = Attempt(attempt=1, at=newest, category=Category.TIMEOUT, error_type="ServiceError", error="503")
+    await owner.execute(_LOAD, rows, newest, to_json([one] * 3).decode())
     for index in indexes:
         await owner.execute(index["sql"])
     await owner.execute(

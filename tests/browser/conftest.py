@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from tests import debian
 
@@ -18,10 +18,18 @@ def chromium() -> str:
     return debian.find(CHROMIUM, "chromium")
 
 
-@pytest.fixture
-async def browser_page(chromium: str) -> AsyncIterator[Page]:
-    """A page of Chromium."""
+@pytest.fixture(scope="module")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """One Chromium for all tests of a file."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield await browser.new_page(viewport={"width": 1600, "height": 1200})
+        yield browser
         await browser.close()
+
+
+@pytest.fixture
+async def browser_page(browser: Browser) -> AsyncIterator[Page]:
+    """A page of Chromium."""
+    page = await browser.new_page(viewport={"width": 1600, "height": 1200})
+    yield page
+    await page.close()

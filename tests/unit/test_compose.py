@@ -25,6 +25,14 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 # The embedded stack keeps its state there, and a profile is a file: neither exists in a container.
 NOT_IN_CONTAINERS = {"REDRIVE_STATE_DIR", "TEMPORAL_PROFILE"}
+OF_THE_CONSOLE = {
+    "REDRIVE_CONSOLE_ADDRESS",
+    "REDRIVE_CONSOLE_URL",
+    "REDRIVE_OIDC",
+    "REDRIVE_RATE_LIMIT",
+    "REDRIVE_SESSION_LIFETIME",
+    "REDRIVE_WEB_UI",
+}
 
 
 def environment_names(settings: type[BaseSettings]) -> set[str]:
@@ -39,11 +47,12 @@ def copied_into_image() -> list[str]:
     return [source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[:-1]]
 
 
-def test_our_services_are_the_migration_the_worker_and_the_bridges() -> None:
-    """The stack runs four commands of ours from one image, tagged with the project's version."""
+def test_our_services_are_the_migration_the_worker_the_console_and_the_bridges() -> None:
+    """The stack runs five commands of ours from one image, tagged with the project's version."""
     assert {name: service["command"] for name, service in OURS.items()} == {
         "migrate": ["migrate"],
         "worker": ["worker"],
+        "console": ["console"],
         "bridge-redis": ["bridge", "redis"],
         "bridge-rabbitmq": ["bridge", "rabbitmq"],
     }
@@ -58,8 +67,21 @@ def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
 
 
 def test_the_worker_can_be_given_every_setting() -> None:
-    """A new setting is handed to the worker, or is named here as one that means nothing in a container."""
-    assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS
+    """A new setting is handed to the worker, or is named here as one that means nothing to it, or in a container."""
+    assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS - OF_THE_CONSOLE
+
+
+def test_the_console_can_be_given_its_settings() -> None:
+    """A setting that is the console's own is handed to it."""
+    assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE
+
+
+def test_console_is_healthy_once_it_answers() -> None:
+    """The health check asks where the console listens, and that port is published."""
+    console = SERVICES["console"]
+    port = console["environment"]["REDRIVE_CONSOLE_ADDRESS"].rpartition(":")[2]
+    assert f"http://127.0.0.1:{port}/healthz" in console["healthcheck"]["test"][-1]
+    assert console["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
 @pytest.mark.parametrize("name", BRIDGES)

@@ -10,7 +10,7 @@ import pytest
 from redrive.logs import FIELDS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "starter"]
+PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "console", "starter"]
 REQUIREMENTS = ["requirements.txt", "requirements-dev.txt"]
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
@@ -105,11 +105,8 @@ def test_every_metric_of_the_retry_scheduler_is_documented() -> None:
 def test_every_file_that_the_requirements_name_exists() -> None:
     """The pages of requirements and crash points prove each by a test, and by files, that are there."""
     page = "".join((ROOT / "docs" / name).read_text() for name in ("requirements.md", "what_happens_if.md"))
-    named = set(
-        re.findall(
-            r"`((?:tests|redrive|workflows|activities|store|bridges|starter|examples|docs|deploy)/[\w./-]+)`", page
-        )
-    )
+    places = "|".join([*PACKAGES, "tests", "examples", "docs", "deploy"])
+    named = set(re.findall(rf"`((?:{places})/[\w./-]+)`", page))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 

@@ -80,6 +80,9 @@ WRONG = [
     ("messages replay 7", "--reason"),
     ("messages discard 7", "--reason"),
     ("bridge bogus", "rabbitmq"),
+    ("tokens create --name x --role owner --tenant acme", "leave --tenant and --right out"),
+    ("tokens create --name x --role viewer --right fly", "--right"),
+    ("tokens link", "--console-url"),
 ]
 
 
@@ -127,6 +130,10 @@ REFUSED = [
     (["reconcile"], "no Temporal server answers"),
     (["worker", "--modules", "nowhere.at_all"], "cannot import 'nowhere.at_all'"),
     (["up", "--fresh"], "--yes"),
+    (["tokens", "create", "--name", "x", "--role", "king"], "role 'king': not a role"),
+    (["tokens", "create", "--name", "x", "--role", "viewer", "--expires", "soon"], "--expires 'soon': not a duration"),
+    (["tokens", "list"], "there is no database"),
+    (["members", "put", "ada", "--role", "owner", "--tenant", "acme"], "there is no database"),
 ]
 
 

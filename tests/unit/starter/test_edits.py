@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
+from redrive.documents import changed_paths
 from redrive.errors import InvalidInput
-from starter.edits import changed_paths, input_patch
+from starter.edits import input_patch
 
 PATCHES: list[tuple[list[str], dict[str, Any]]] = [
     (["a=1"], {"a": 1}),

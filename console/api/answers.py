@@ -1,0 +1,56 @@
+"""What the API sends and takes beside the records: lists with their cursor, orders, and how refusals are described."""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from console.problems import MEDIA_TYPE, Refusal
+from console.schema import PROBLEM
+from redrive.contracts import Message, Text255
+from redrive.dead_letters import Answer, Reason
+from redrive.errors import OrderRefused
+
+_MEANINGS: Final = {
+    400: "Not understood",
+    401: "Nobody is signed in",
+    403: "Not allowed",
+    404: "Not there, or not yours",
+    405: "Not with this method",
+    409: "Not now",
+    412: "Changed meanwhile",
+    413: "Too large",
+    415: "Not JSON",
+    422: "Fields that do not fit",
+    429: "Too often",
+    503: "Something that is needed does not answer",
+}
+_EVERYWHERE: Final = (401, 403, 422, 429, 503)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the refusals of a route, for the schema: these, and those that every route has."""
+    content = {MEDIA_TYPE: {"schema": PROBLEM}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in {*_EVERYWHERE, *statuses}}
+
+
+class Listed(Message):
+    """What every list has."""
+
+    cursor: str | None = Field(default=None, description="give it to get the next page; none: there are no more")
+
+
+class Ordering(Message):
+    """What every order says. Who gives it is the caller."""
+
+    reason: Reason = Field(description="why; kept in the audit log")
+    request_id: Text255 | None = Field(
+        default=None, description="the same id again is the same order, carried out once and answered alike"
+    )
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return the answer to an order that was accepted, or refuse with what it says."""
+    if answer.accepted:
+        return answer
+    action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"
+    raise Refusal(409, "run_gone" if answer.orphaned else OrderRefused.code, answer.message, action)

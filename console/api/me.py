@@ -1,0 +1,36 @@
+"""`/me`: who is asking."""
+
+from fastapi import APIRouter, Request
+
+from console.api.answers import refusals
+from console.security import COOKIE, Caller, csrf_token
+from redrive.access import Right, Role
+from redrive.contracts import Message
+
+router = APIRouter(tags=["who"])
+
+
+class Me(Message):
+    """Who asks, and what they may."""
+
+    id: str
+    name: str
+    role: Role
+    tenant: str | None
+    rights: list[Right]
+    csrf_token: str | None
+
+
+@router.get("/me", responses=refusals())
+async def me(caller: Caller, request: Request) -> Me:
+    """Tell who is asking: name, role, tenant (none: all) and rights. In a session also the word against forgery."""
+    session = request.cookies.get(COOKIE)
+    by_cookie = session and "authorization" not in request.headers
+    return Me(
+        id=caller.id,
+        name=caller.name,
+        role=caller.role,
+        tenant=caller.tenant,
+        rights=sorted(right for right in caller.rights if caller.may(right)),
+        csrf_token=csrf_token(session) if session and by_cookie else None,
+    )

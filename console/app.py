@@ -1,0 +1,59 @@
+"""The console's application: settings in, routes out. Built in an entry point, or by a test."""
+
+import contextlib
+import importlib.metadata
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, FastAPI
+
+from console import signing_in, web
+from console.api import approvals, audit, bulk, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
+from console.desk import Desk
+from console.guard import BodyGuard
+from console.headers import SecurityHeaders
+from console.metrics import Counting
+from console.problems import handle_errors
+from console.schema import describe
+from redrive.settings import Settings
+
+PREFIX = "/api/v1"
+
+
+def build_app(settings: Settings) -> FastAPI:
+    """Put the application together. Connections are made when they are first needed."""
+    desk = Desk(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await desk.close()
+
+    app = FastAPI(
+        title="Redrive",
+        version=importlib.metadata.version("redrive"),
+        openapi_url=f"{PREFIX}/openapi.json",
+        # Their pages load scripts from elsewhere, which the content security policy forbids.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.desk = desk
+    handle_errors(app)
+    describe(app)
+    app.include_router(_api(), prefix=PREFIX)
+    for part in (health, metrics, signing_in):
+        app.include_router(part.router, include_in_schema=False)
+    web.mount(app)
+    app.add_middleware(BodyGuard)
+    app.add_middleware(SecurityHeaders, https=desk.https)
+    app.add_middleware(Counting, metrics=desk.metrics)
+    return app
+
+
+def _api() -> APIRouter:
+    router = APIRouter()
+    for part in (runs, dead_letters, orders, bulk, approvals, catalog, audit, tokens, me, events, health, metrics):
+        router.include_router(part.router)
+    return router

@@ -1,0 +1,100 @@
+"""What all requests of a console share: settings, the database, Temporal, and what was learnt a moment ago."""
+
+import asyncio
+import time
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from temporalio.client import Client
+
+from console.changes import Feed
+from console.metrics import RequestMetrics
+from console.oidc import Provider
+from console.rates import RateLimiter
+from redrive import Redrive
+from redrive.connection import connect_temporal, database_url
+from redrive.contracts import Catalog
+from redrive.redaction import Redactor
+from redrive.settings import Settings
+from store.database import Database
+from store.tenancy import Pool
+
+CATALOG_LASTS: Final = 10.0
+
+
+class Desk:
+    """The connections of a console. Each is made when it is first needed; what fails is tried again by the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.stopping = asyncio.Event()
+        self.limiter = RateLimiter(settings.rate_limit)
+        self.redactor = Redactor(settings.redacted_keys)
+        self.feed = Feed(self.pool)
+        self.metrics = RequestMetrics()
+        self.provider = Provider(settings.oidc) if settings.oidc else None
+        self._database = Database(database_url(settings))
+        self._client: Client | None = None
+        self._redrive: Redrive | None = None
+        self._catalog: tuple[float, Catalog] | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def https(self) -> bool:
+        """Whether browsers come by HTTPS, so that cookies must."""
+        return urlsplit(self.settings.console_url or "").scheme == "https"
+
+    async def pool(self) -> Pool:
+        """Return the connections to the database, or raise `Unavailable`."""
+        return await self._database.pool()
+
+    async def temporal(self) -> Client:
+        """Return the connection to Temporal, or raise `Unavailable`."""
+        if self._client is None:
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await connect_temporal(self.settings)
+        return self._client
+
+    async def redrive(self) -> Redrive:
+        """Return the way to runs and dead letters, or raise `Unavailable`."""
+        if self._redrive is None:
+            async with self._connecting:
+                if self._redrive is None:
+                    self._redrive = await Redrive.connect(self.settings)
+        return self._redrive
+
+    async def catalog(self) -> Catalog:
+        """Return what the workers know, as of a few seconds ago: each question costs a workflow."""
+        now = time.monotonic()
+        if self._catalog is None or now - self._catalog[0] > CATALOG_LASTS:
+            self._catalog = (now, await (await self.redrive()).catalog())
+        return self._catalog[1]
+
+    def links(self, **workflows: str) -> dict[str, str]:
+        """Return where the Temporal Web UI shows these workflows, if it is known where that is."""
+        if self.settings.web_ui is None:
+            return {}
+        namespace = self.settings.temporal_namespace or "default"
+        place = f"{self.settings.web_ui.rstrip('/')}/namespaces/{namespace}/workflows"
+        return {name: f"{place}/{workflow}" for name, workflow in workflows.items()}
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        self.stopping.set()
+        await self.feed.close()
+        if self.provider:
+            await self.provider.close()
+        if self._redrive:
+            await self._redrive.close()
+        await self._database.close()
+
+
+def desk_of(request: Request) -> Desk:
+    """Return the desk of the application that a request came to."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+TheDesk = Annotated[Desk, Depends(desk_of)]

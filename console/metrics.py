@@ -1,0 +1,57 @@
+"""What the console counts, for Prometheus: its own requests. Dead letters are counted by the workers."""
+
+import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
+
+
+class RequestMetrics:
+    """Count requests by route, method and status, and how long they took."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        labels = ("method", "route", "status")
+        self._requests = Counter("redrive_console_requests", "Requests answered", labels, registry=self.registry)
+        self._seconds = Histogram(
+            "redrive_console_request_seconds",
+            "Time to the first byte of the answer",
+            ("method", "route"),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+
+class Counting:
+    """Tell the metrics of every answer."""
+
+    def __init__(self, app: ASGIApp, *, metrics: RequestMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, and count the answer when it starts."""
+        began = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                # Paths that no route knows are anybody's invention: one label for all of them.
+                path = route.path if isinstance(route, Route) else "unknown"
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                self._metrics.answered(method, path, message["status"], time.perf_counter() - began)
+            await send(message)
+
+        await self._app(scope, receive, counted if scope["type"] == "http" else send)
+
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

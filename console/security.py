@@ -1,0 +1,158 @@
+"""Who asks, and may they: by API token, by the identity provider's token, or by a browser's session.
+
+    router.get("/things")(things)      # with `caller: Annotated[Principal, Depends(needs(Right.READ))]`
+
+The tenant is the principal's, never the body's. An owner, who has none, may name one in the query.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Query, Request
+
+from console.desk import Desk, desk_of
+from console.problems import Place, Refusal
+from redrive.access import Principal, Right
+from redrive.contracts import NAME_PATTERN
+from store.members import member_principal
+from store.sessions import session_principal
+from store.tokens import PREFIX, token_principal
+
+COOKIE: Final = "redrive_session"
+CSRF_HEADER: Final = "X-CSRF-Token"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_BEARER: Final = {"WWW-Authenticate": "Bearer"}
+_SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens create`, or sign in at /sign-in"
+
+
+async def principal(request: Request) -> Principal:
+    """Return who asks, or refuse with 401."""
+    desk = desk_of(request)
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    try:
+        found = await (_bearer(desk, scheme, secret.strip()) if scheme else _session(desk, request))
+    except Refusal:
+        await count_stranger(desk, request)
+        raise
+    await desk.limiter.check(found.id)
+    if not scheme and request.method not in _SAFE:
+        check_origin(desk, request)
+        check_csrf(request.cookies[COOKIE], request.headers.get(CSRF_HEADER, ""))
+    return found
+
+
+async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
+    if scheme.lower() != "bearer" or not secret:
+        raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
+    if desk.provider and not secret.startswith(PREFIX):
+        return await _member(desk, await desk.provider.subject(secret))
+    found = await token_principal(await desk.pool(), secret)
+    if found is None:
+        raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
+    return found
+
+
+async def _member(desk: Desk, subject: str) -> Principal:
+    found = await member_principal(await desk.pool(), subject)
+    if found is None:
+        raise no_membership(subject)
+    return found
+
+
+def no_membership(subject: str) -> Refusal:
+    """Refuse somebody whom the identity provider knows and we do not."""
+    return Refusal(
+        403,
+        "no_membership",
+        f"{subject} is not an active member of any organisation here",
+        "ask an owner to run `redrive members put`",
+    )
+
+
+async def _session(desk: Desk, request: Request) -> Principal:
+    secret = request.cookies.get(COOKIE)
+    if not secret:
+        raise unauthorized("nobody is signed in")
+    found = await session_principal(await desk.pool(), secret)
+    if found is None:
+        raise unauthorized("the session is over")
+    return found
+
+
+async def count_stranger(desk: Desk, request: Request) -> None:
+    """Count somebody whom we do not know by their address, and refuse them with 429 when they come too often."""
+    await desk.limiter.check(f"stranger:{request.client.host if request.client else ''}")
+
+
+def unauthorized(detail: str) -> Refusal:
+    """Refuse somebody whom we do not know."""
+    return Refusal(401, "unauthorized", detail, _SIGN_IN, headers=_BEARER)
+
+
+def csrf_token(session: str) -> str:
+    """Return the word that a page of this session sends with each change, and that no other site can know."""
+    return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
+
+
+def check_csrf(session: str, given: str) -> None:
+    """Refuse a change that does not come from a page of this session."""
+    if not hmac.compare_digest(csrf_token(session).encode(), given.encode()):
+        raise Refusal(
+            403,
+            "csrf",
+            f"header.{CSRF_HEADER}: missing, or not the one of this session",
+            "reload the page and try again; programs send a token in Authorization instead of a cookie",
+        )
+
+
+def check_origin(desk: Desk, request: Request) -> None:
+    """Refuse a change that a browser sends from another site."""
+    origin = request.headers.get("origin")
+    own = urlsplit(desk.settings.console_url or str(request.base_url))
+    foreign = origin is not None and origin != f"{own.scheme}://{own.netloc}"
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        raise Refusal(403, "foreign_origin", "the request comes from a page of another site", "use the console's pages")
+
+
+def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
+    """Return the dependency of a route that takes this right."""
+
+    async def check(caller: Annotated[Principal, Depends(principal)]) -> Principal:
+        if not caller.may(right):
+            raise Refusal(
+                403,
+                "forbidden",
+                f"{caller.name} is {caller.role.value} and has not the right {right.value!r}",
+                "ask an admin of your organisation",
+            )
+        return caller
+
+    return check
+
+
+Caller = Annotated[Principal, Depends(principal)]
+Reader = Annotated[Principal, Depends(needs(Right.READ))]
+Starter = Annotated[Principal, Depends(needs(Right.START))]
+Operator = Annotated[Principal, Depends(needs(Right.ORDER))]
+Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
+
+
+def scope(
+    caller: Caller,
+    tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="for owners: only this tenant")] = None,
+) -> str | None:
+    """Return the tenant that a request is about: the principal's own; for an owner the one named, or all (None)."""
+    if caller.tenant is None:
+        return tenant
+    if tenant not in {None, caller.tenant}:
+        place = Place(place="query.tenant", problem="not yours")
+        raise Refusal(
+            403, "foreign_tenant", f"query.tenant: {tenant!r} is not your tenant", "leave it out", places=[place]
+        )
+    return caller.tenant
+
+
+Scope = Annotated[str | None, Depends(scope)]

@@ -1,0 +1,59 @@
+"""The overview: how much is dead, since when, of what kind; and what is under way."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from fastapi import Request, Response
+from temporalio.service import RPCError
+
+from console.desk import Desk, TheDesk
+from console.security import Reader, Scope
+from console.web.charts import hour_bars, shares
+from console.web.render import show
+from console.web.routes import page_router
+from redrive.contracts import RunStatus
+from redrive.errors import RedriveError
+from redrive.visibility import runs_query
+from store.dead_letter_charts import failed_hours
+from store.dead_letter_stats import stats
+
+router = page_router()
+_PATIENCE: Final = timedelta(seconds=5)
+_GROUPS: Final = 5
+
+
+@router.get("/")
+async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show how the dead letters are."""
+    pool = await desk.pool()
+    now = datetime.now(UTC)
+    found, hours = await asyncio.gather(stats(pool, tenant, _GROUPS), failed_hours(pool, tenant, now))
+    return show(
+        request,
+        caller,
+        "overview.html",
+        stats=found,
+        oldest=now - found.oldest_open if found.oldest_open is not None else None,
+        chart=hour_bars(hours),
+        failed=sum(hour.total for hour in hours),
+        by_category=shares({category.value: count for category, count in found.by_category.items()}),
+        by_step=shares(found.by_step),
+        tenant=tenant,
+    )
+
+
+@router.get("/overview/runs")
+async def run_counts(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show how many runs are open. Temporal counts them: the page does not wait for it."""
+    wanted = (RunStatus.RUNNING, RunStatus.DLQ_PENDING, RunStatus.PARTIAL)
+    try:
+        counts = await asyncio.gather(*(_count(desk, tenant, status) for status in wanted))
+    except (RedriveError, RPCError, TimeoutError):
+        return show(request, caller, "run_counts.html", counts=None)
+    return show(request, caller, "run_counts.html", counts=dict(zip(wanted, counts, strict=True)))
+
+
+async def _count(desk: Desk, tenant: str | None, status: RunStatus) -> int:
+    query = runs_query(tenant=tenant, status=status, pipeline=None)
+    return (await (await desk.temporal()).count_workflows(query, rpc_timeout=_PATIENCE)).count

@@ -1,0 +1,102 @@
+"""What all pages share: who looks at them, and how a refusal is shown to a person."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import asyncpg
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+from console.desk import desk_of
+from console.problems import Problem, Refusal, database_refusal, refusal_of, validation_refusal
+from console.security import principal
+from console.web.render import show
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput, RedriveError
+
+SIGN_IN: Final = "/sign-in"
+_DATABASE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+Asked = TypeVar("Asked", bound=BaseModel)
+_KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
+
+
+class PageRoute(APIRoute):
+    """A route that answers a browser's refusals with a page, and strangers with the way to the sign-in."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with what it raises turned into a page."""
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except _KNOWN as error:
+                if "text/html" not in request.headers.get("accept", "") and "hx-request" not in request.headers:
+                    raise
+                return await refused(request, _refusal(error))
+
+        return answer
+
+
+def page_router() -> APIRouter:
+    """Return a router for pages."""
+    return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+async def refused(request: Request, refusal: Refusal) -> Response:
+    """Show why a page cannot be seen; without a session, lead to the sign-in and back."""
+    problem = refusal.problem
+    if problem.status == 401 and request.url.path.startswith(SIGN_IN):
+        return sign_in_page(request, problem=problem)
+    if problem.status == 401:
+        return _to_sign_in(request)
+    try:
+        caller = await principal(request) if request.method == "GET" else None
+    except (RedriveError, *_DATABASE):
+        caller = None
+    answer = show(request, caller, "problem.html", problem.status, problem=problem)
+    answer.headers.update(refusal.headers)
+    return answer
+
+
+def sign_in_page(request: Request, following: str = "/", problem: Problem | None = None) -> Response:
+    """Show the way in, with why the last try failed."""
+    return show(
+        request,
+        None,
+        "sign_in.html",
+        problem.status if problem else 200,
+        problem=problem,
+        following=following,
+        has_provider=desk_of(request).settings.oidc is not None,
+    )
+
+
+def _to_sign_in(request: Request) -> Response:
+    if "hx-request" in request.headers:
+        return Response(status_code=401, headers={"HX-Redirect": SIGN_IN})
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(SIGN_IN if wanted == "/" else f"{SIGN_IN}?next={quote(wanted, safe='')}", status_code=303)
+
+
+def _refusal(error: Exception) -> Refusal:
+    if isinstance(error, RedriveError):
+        return refusal_of(error)
+    return validation_refusal(error) if isinstance(error, RequestValidationError) else database_refusal(error)
+
+
+def query_of(request: Request) -> dict[str, str]:
+    """Return what an address asks for. A form sends the fields that were left empty, too: they ask for nothing."""
+    return {name: value for name, value in request.query_params.items() if value}
+
+
+def read_query(kind: type[Asked], request: Request) -> Asked:
+    """Read an address, or say which part of it does not fit."""
+    try:
+        return kind.model_validate(query_of(request))
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from None

@@ -1,0 +1,231 @@
+// The pages' own script: orders to the API, live updates, keyboard, relative times. The pages can be read without it.
+
+const body = document.body;
+const csrf = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
+const find = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+function toast(text, kind) {
+  const note = document.createElement("p");
+  note.className = kind;
+  note.textContent = text;
+  find("#toasts").append(note);
+  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
+}
+
+// Orders: a form with data-api is sent to the API as JSON. The API decides; what it says is shown.
+
+function fieldsOf(form) {
+  const fields = {};
+  for (const [name, value] of new FormData(form)) {
+    const named = form.elements[name];
+    const element = named instanceof RadioNodeList ? named[0] : named;
+    if (value === "" || element.hasAttribute("data-draft")) continue;
+    fields[name] = element.hasAttribute("data-json") ? JSON.parse(value) : value;
+  }
+  return fields;
+}
+
+async function send(form) {
+  const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrf };
+  if (form.dataset.version) headers["If-Match"] = `"${form.dataset.version}"`;
+  const answer = await fetch(form.dataset.api, { method: "POST", headers, body: JSON.stringify(fieldsOf(form)) });
+  const said = await answer.json().catch(() => ({}));
+  if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then order it again.");
+  if (!answer.ok) throw new Error([said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – "));
+  return said;
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.matches("[data-filters]")) all("input, select", form).forEach((field) => (field.disabled = field.value === ""));
+  if (!form.matches("[data-api]")) return;
+  event.preventDefault();
+  // A form whose plan is asked for while it is incomplete has `novalidate`: it must be complete to be sent.
+  if (!form.reportValidity()) return;
+  if (form.dataset.confirm && !confirm(form.dataset.confirm)) return;
+  const button = find("[type=submit]", form);
+  button.disabled = true;
+  find(".refusal", form)?.remove();
+  try {
+    done(form, await send(form));
+  } catch (error) {
+    refuse(form, error.message);
+  } finally {
+    button.disabled = false;
+  }
+});
+
+function done(form, said) {
+  form.classList.remove("dirty");
+  toast(said.message ?? form.dataset.done, "good");
+  const secret = find(".secret", form);
+  if (secret) {
+    secret.textContent = said[form.dataset.secret];
+    secret.hidden = false;
+  }
+  if (said.bulk_id) location.assign(`/bulk/${said.bulk_id}`);
+  document.activeElement?.blur();
+  changed();
+}
+
+function refuse(form, text) {
+  const note = document.createElement("p");
+  note.className = "refusal error";
+  note.setAttribute("role", "alert");
+  note.textContent = text;
+  form.append(note);
+}
+
+// The plan of a replay follows its form; an edit cannot be sent before it was looked at.
+
+let planning;
+function plan(form, wait) {
+  clearTimeout(planning);
+  planning = setTimeout(() => form.dispatchEvent(new Event("plan")), wait);
+}
+
+const isPlanned = (field) => field.closest("form[data-planned]") && !["reason", "allow_unsafe"].includes(field.name);
+
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-api]");
+  form?.classList.add("dirty");
+  if (!isPlanned(event.target)) return;
+  find("[type=submit]", form).disabled = true;
+  plan(form, 350);
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-filters] select")) event.target.form.requestSubmit();
+  if (event.target.matches("[name=letter]")) pick();
+});
+document.addEventListener("toggle", (event) => {
+  const draft = event.target.matches?.("details.edit") && find("[data-draft]", event.target);
+  if (!draft) return;
+  draft.disabled = !event.target.open;
+  plan(draft.form, 0);
+}, true);
+
+// Selected rows go to the form that orders on them.
+
+function pick() {
+  const form = find("#picked");
+  if (!form) return;
+  const many = all("input[name=letter]:checked").length;
+  find("[type=submit]", form).disabled = !many;
+  find("[data-picked]", form).hidden = !many;
+  find("[data-picked]", form).textContent = `${many} selected:`;
+}
+
+// Live regions: when something changed, the page is asked for once more, and its live parts take the place of the old
+// ones. What somebody writes in stays. In a storm of changes this happens every two seconds.
+
+const pause = 2000;
+let asked = 0;
+let waiting;
+
+function changed() {
+  waiting ??= setTimeout(() => {
+    waiting = undefined;
+    asked = Date.now();
+    // The stream tells when the console is back.
+    refresh().catch(() => {});
+  }, Math.max(300, asked + pause - Date.now()));
+}
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) location.assign(answer.url);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const region of all("[data-live]")) {
+    const fresh = page.getElementById(region.id);
+    if (fresh && !isBusy(region)) replace(region, document.adoptNode(fresh));
+  }
+  pick();
+}
+
+const isBusy = (region) => find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
+
+function replace(region, fresh) {
+  const isOpen = new Set(all("details[open] > summary", region).map((summary) => summary.textContent));
+  const picked = new Set(all("input[name=letter]:checked", region).map((box) => box.value));
+  const current = find("[data-row].current", region)?.dataset.row;
+  all("details > summary", fresh).forEach((summary) => (summary.parentElement.open ||= isOpen.has(summary.textContent)));
+  all("input[name=letter]", fresh).forEach((box) => (box.checked = picked.has(box.value)));
+  all("[data-row]", fresh).forEach((row) => row.classList.toggle("current", row.dataset.row === current));
+  region.replaceWith(fresh);
+  htmx.process(fresh);
+}
+
+body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
+body.addEventListener("htmx:afterSettle", (event) => {
+  const planned = event.target.closest(".planned");
+  if (planned) find("[type=submit]", planned.closest("form")).disabled = Boolean(find("[data-unreadable]", planned));
+});
+body.addEventListener("htmx:responseError", (event) => {
+  const form = event.detail.elt.closest?.("form[data-planned]");
+  if (form) find(".planned", form).textContent = "There is no plan: the console answered " + event.detail.xhr.status;
+});
+
+function listen() {
+  const light = find("#live");
+  if (!light) return;
+  const tenant = new URLSearchParams(location.search).get("tenant");
+  const source = new EventSource("/api/v1/events" + (tenant ? `?tenant=${encodeURIComponent(tenant)}` : ""));
+  let isFirst = true;
+  source.addEventListener("open", () => (light.dataset.state = "on"));
+  source.addEventListener("error", () => (light.dataset.state = "off"));
+  source.addEventListener("change", changed);
+  source.addEventListener("bulk", changed);
+  source.addEventListener("resync", () => {
+    // The first one only says that the stream begins: the page is fresh.
+    if (!isFirst) changed();
+    isFirst = false;
+  });
+  addEventListener("pagehide", () => source.close());
+}
+
+// Keyboard: j k x enter / ?
+
+function move(by) {
+  const rows = all("[data-rows] > [data-row]");
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.matches(".current"));
+  const next = rows[Math.min(rows.length - 1, Math.max(0, at + by))];
+  rows.forEach((row) => row.classList.toggle("current", row === next));
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const keys = {
+  j: () => move(1),
+  k: () => move(-1),
+  x: () => find("[data-row].current input[type=checkbox]")?.click(),
+  Enter: () => find("[data-row].current [data-open]")?.click(),
+  "/": () => find("[data-search]")?.focus(),
+  "?": () => find("#keys")?.showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select");
+  if (isTyping && event.key === "Escape") event.target.blur();
+  const isPressed = event.key === "Enter" && event.target.matches("a, button, summary, input");
+  if (isTyping || isPressed || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key] || find("dialog[open]")) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+
+// Times since a moment go on while the page is open.
+
+const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+setInterval(() => {
+  for (const time of all("time")) {
+    const seconds = (Date.now() - new Date(time.dateTime)) / 1000;
+    const size = Math.abs(seconds);
+    if (size < 1) continue;
+    const [length, unit] = units.find(([length]) => size >= length);
+    const text = `${Math.floor(size / length)} ${unit}`;
+    time.textContent = seconds > 0 ? `${text} ago` : `in ${text}`;
+  }
+}, 5000);
+
+listen();

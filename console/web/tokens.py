@@ -1,0 +1,20 @@
+"""API tokens of a tenant: made and revoked through the API."""
+
+from fastapi import Request, Response
+
+from console.desk import TheDesk
+from console.security import Keeper, Scope
+from console.web.render import show
+from console.web.routes import page_router
+from redrive.access import Role
+from store.tokens import list_tokens
+
+router = page_router()
+
+
+@router.get("/tokens")
+async def tokens(request: Request, desk: TheDesk, caller: Keeper, tenant: Scope) -> Response:
+    """Show tokens, the newest first."""
+    rows = await list_tokens(await desk.pool(), tenant)
+    roles = [role for role in Role if role is not Role.OWNER]
+    return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant)

@@ -1,0 +1,82 @@
+"""Who may do what: roles, rights and the principal that asks. Pure.
+
+A role bounds what can be granted; the rights say what was. Seed documents also call OWNER `SUPER_ADMIN` and ADMIN
+`ORG_ADMIN`: both names are taken wherever a role is given.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from redrive.errors import InvalidInput
+
+EVERY_TENANT: Final = "*"
+
+
+class Role(StrEnum):
+    """What somebody is: the owner in all tenants, everybody else in one."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    STAFF = "staff"
+    VIEWER = "viewer"
+
+
+class Right(StrEnum):
+    """What a request needs."""
+
+    READ = "read"
+    PAYLOADS = "payloads"
+    START = "start"
+    ORDER = "order"
+    TOKENS = "tokens"
+
+
+_ALIASES: Final = {"super_admin": Role.OWNER, "org_admin": Role.ADMIN}
+_READERS: Final = frozenset({Right.READ, Right.PAYLOADS})
+
+
+def parse_role(text: str) -> Role:
+    """Return a role by its name or its alias, in any case."""
+    name = text.strip().lower().replace("-", "_")
+    try:
+        return _ALIASES.get(name) or Role(name)
+    except ValueError:
+        known = ", ".join([*Role, *_ALIASES])
+        raise InvalidInput(f"role {text[:40]!r}: not a role; take one of {known}") from None
+
+
+def grantable(role: Role) -> frozenset[Right]:
+    """Return the rights that somebody in this role can be given."""
+    return frozenset(Right) if role in {Role.OWNER, Role.ADMIN} else _READERS
+
+
+def granted(role: Role, asked: frozenset[Right] | None = None) -> frozenset[Right]:
+    """Return the rights of somebody in this role: those asked for, or all but the sight of payloads for readers."""
+    possible = grantable(role)
+    if asked is None:
+        return possible if role in {Role.OWNER, Role.ADMIN} else frozenset({Right.READ})
+    beyond = asked - possible
+    if beyond:
+        raise InvalidInput(f"right {sorted(beyond)[0]!r}: a {role.value} cannot have it, only an admin or an owner")
+    if not asked:
+        raise InvalidInput("rights: at least one is needed; without any the token opens nothing")
+    return asked
+
+
+class Principal(BaseModel):
+    """Who asks: a person or a service, with a role in a tenant. No tenant: all of them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    role: Role
+    tenant: str | None
+    rights: frozenset[Right]
+    person: str = Field(description="who answers for it: a token that somebody made counts as them")
+
+    def may(self, right: Right) -> bool:
+        """Tell whether this right was granted, and the role still allows it."""
+        return right in self.rights and right in grantable(self.role)

@@ -1,0 +1,43 @@
+"""The first way in: `redrive up` makes an owner's token, kept beside the stack's other secrets, and a link with it."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from redrive.access import Role
+from redrive.errors import InvalidInput
+from starter.stack.state import write_private
+from store.database import Database
+from store.sessions import create_link
+from store.tokens import TokenWish, create_owner_token, token_principal
+
+_LASTS: Final = timedelta(days=365)
+
+
+async def sign_in_link(console: str, database_url: SecretStr, token_file: Path) -> str:
+    """Return a link that signs a browser in once, as the holder of the token in this file, which is made if need be."""
+    url = database_url.get_secret_value()
+    async with Database(url, max_size=1) as database:
+        pool = await database.pool()
+        secret = _read(token_file)
+        if secret is None or await token_principal(pool, secret) is None:
+            wish = TokenWish(name="redrive up", role=Role.OWNER, tenant=None, created_by="redrive up", lasts=_LASTS)
+            secret = (await create_owner_token(url, wish)).secret
+            write_private(token_file, secret + "\n")
+        return link_address(console, await create_link(pool, secret))
+
+
+def link_address(console: str, link: str | None) -> str:
+    """Return a sign-in link as it is typed into a browser."""
+    if link is None:
+        raise InvalidInput("the token opens nothing: it expired or was revoked")
+    return f"{console.rstrip('/')}/sign-in/link/{link}"
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,98 @@
+"""The console as a server in this process, browsers signed in to it, and what every page is held to."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import uvicorn
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page
+
+from console.app import build_app
+from redrive.access import Role
+from redrive.settings import Settings
+from store.pool import open_pool
+from store.sessions import create_link
+from store.tenancy import Pool
+from store.tokens import TokenWish, create_owner_token, create_token
+from tests.integration.store.letters import new_tenant
+
+PATIENCE = 30_000
+
+
+@dataclass
+class Pages:
+    """A console, and the tenant of one test."""
+
+    address: str
+    pool: Pool
+    database_url: str
+    browser: Browser
+    tenant: str = field(default_factory=new_tenant)
+
+    async def token(self, role: Role, **changes: Any) -> str:
+        """Make a token of a role in the test's tenant."""
+        wish = TokenWish(
+            **{
+                "name": f"the {role.value}",
+                "role": role,
+                "tenant": None if role is Role.OWNER else self.tenant,
+                "created_by": "the tests",
+                "lasts": timedelta(hours=1),
+                **changes,
+            }
+        )
+        if role is Role.OWNER:
+            return (await create_owner_token(self.database_url, wish)).secret
+        return (await create_token(self.pool, wish)).secret
+
+    async def visitor(self, **options: Any) -> Page:
+        """Return a page of a browser that nobody is signed in with. What goes wrong in it fails the test."""
+        context = await self.browser.new_context(
+            base_url=self.address, viewport={"width": 1280, "height": 900}, **options
+        )
+        context.set_default_timeout(PATIENCE)
+        return await context.new_page()
+
+    async def signed_in(self, role: Role = Role.ADMIN, *, token: dict[str, Any] | None = None, **options: Any) -> Page:
+        """Return a page of a browser that was signed in by a one-time link."""
+        page = await self.visitor(**options)
+        link = await create_link(self.pool, await self.token(role, **(token or {})))
+        await page.goto(f"/sign-in/link/{link}")
+        return page
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
+    """Serve the console on a free port."""
+    app = build_app(settings)
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    assert settings.database_url
+    url = settings.database_url.get_secret_value()
+    try:
+        async with await open_pool(url) as pool:
+            yield Pages(address, pool, url, browser)
+    finally:
+        for context in browser.contexts:
+            await context.close()
+        app.state.desk.stopping.set()
+        server.should_exit = True
+        await running
+
+
+async def serious_violations(page: Page) -> list[str]:
+    """Return what axe finds on a page that keeps somebody from using it."""
+    found = await Axe().run(page)
+    return [
+        f"{page.url}: {each['id']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
+        for each in found.response["violations"]
+        if each["impact"] in {"serious", "critical"}
+    ]

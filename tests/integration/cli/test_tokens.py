@@ -1,0 +1,49 @@
+"""`redrive tokens …` and `redrive members …` as processes, against a real database."""
+
+from pathlib import Path
+
+import pytest
+
+from redrive.access import Role
+from starter.stack.state import StackInfo
+from store.pool import open_pool
+from store.tokens import token_principal
+from tests.integration.cli.command import CommandLine
+from tests.integration.store.letters import new_tenant
+
+CONSOLE = "http://console.example"
+
+
+@pytest.fixture
+def redrive(stack: StackInfo, tmp_path: Path) -> CommandLine:
+    """The command, beside the session's database."""
+    return CommandLine(tmp_path, DATABASE_URL=stack.database_url.get_secret_value(), TEMPORAL_ADDRESS="127.0.0.1:1")
+
+
+async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: StackInfo) -> None:
+    """The secret is printed once and alone; the list has no secret; a revoked token opens nothing."""
+    tenant = new_tenant()
+    made = await redrive("tokens", "create", "--name", "ci", "--role", "org-admin", "--tenant", tenant)
+    secret = made.out.strip()
+    assert (made.code, secret[:4]) == (0, "rdt_")
+    link = await redrive("tokens", "link", "--token", secret, "--console-url", CONSOLE)
+    assert link.out.startswith(f"{CONSOLE}/sign-in/link/")
+    async with await open_pool(stack.database_url.get_secret_value(), max_size=1) as pool:
+        found = await token_principal(pool, secret)
+        assert found
+        assert (found.role, found.tenant) == (Role.ADMIN, tenant)
+        listed = await redrive("tokens", "list", "--tenant", tenant, "--json")
+        assert secret not in listed.out
+        token = listed.document[0]["id"]
+        assert (await redrive("tokens", "revoke", token)).code == 0
+        assert await token_principal(pool, secret) is None
+
+
+async def test_a_person_is_given_a_place(redrive: CommandLine) -> None:
+    """A member is put, listed and put out."""
+    tenant = new_tenant()
+    who = f"ada@{tenant}.example"
+    words = ("members", "put", who, "--role", "admin", "--tenant", tenant)
+    assert "not active" in (await redrive(*words, "--inactive")).out
+    rows = (await redrive("members", "list", "--tenant", tenant, "--json")).document
+    assert [(row["subject"], row["active"]) for row in rows] == [(who, False)]

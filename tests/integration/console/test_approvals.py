@@ -1,0 +1,104 @@
+"""The second pair of eyes (`REDRIVE_APPROVALS=on`): an edit waits for another admin, bound to what it would do."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from console.app import build_app
+from redrive.access import Role
+from redrive.contracts import RunStatus
+from redrive.settings import Settings
+from tests.integration.console.conftest import MakeToken, client_of
+from tests.integration.dead_letters.lab import Case
+from tests.integration.store.letters import new_tenant
+
+EDIT = {"reason": "a typo", "request_id": "edit-1", "input_patch": {"n": 41, "note": None}}
+
+
+@pytest.fixture
+async def strict(console_settings: Settings) -> AsyncIterator[FastAPI]:
+    """A console where edits need two."""
+    app = build_app(console_settings.model_copy(update={"approvals": True}))
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture
+async def ann(strict: FastAPI, make_token: MakeToken) -> AsyncIterator[httpx.AsyncClient]:
+    """The admin who asks."""
+    async with client_of(strict, await make_token(name="ann")) as client:
+        yield client
+
+
+@pytest.fixture
+async def ben(strict: FastAPI, make_token: MakeToken) -> AsyncIterator[httpx.AsyncClient]:
+    """The admin who approves."""
+    async with client_of(strict, await make_token(name="ben")) as client:
+        yield client
+
+
+async def test_an_edit_waits_for_another_admin(
+    strict: FastAPI, ann: httpx.AsyncClient, ben: httpx.AsyncClient, make_token: MakeToken, case: Case
+) -> None:
+    """Asked, seen, approved by another, carried out once: and the audit log has all of it."""
+    await case.park("second")
+    case.mend()
+    replay = f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay"
+    asked = await ann.post(replay, json=EDIT)
+    assert (asked.status_code, asked.json()["code"]) == (409, "approval_needed")
+    waiting = (await ben.get("/api/v1/approvals")).json()["approvals"]
+    assert [each["plan"]["input_patch"] for each in waiting] == [{"n": 41, "note": None}]
+    approve = f"/api/v1/approvals/{waiting[0]['plan_hash']}"
+    own = await ann.post(approve)
+    assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
+    async with client_of(strict, await make_token(tenant=new_tenant())) as foreign:
+        assert (await foreign.post(approve)).status_code == 404
+        assert (await foreign.get("/api/v1/approvals")).json() == {"approvals": []}
+    assert (await ben.post(approve)).status_code == 200
+    first = await ann.post(replay, json=EDIT)
+    assert first.status_code == 202
+    await case.until(RunStatus.SUCCESS)
+    assert (await ann.post(replay, json=EDIT)).json() == first.json()
+    assert case.service.calls[-2].given.n == 41
+    actions = [(row["action"], row["actor"].split()[0]) for row in await case.audit("second")]
+    assert actions[1:4] == [("approval_asked", "ann"), ("approved", "ben"), ("replay_requested", "ann")]
+
+
+async def test_an_approval_is_for_that_edit_alone(ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case) -> None:
+    """Another value needs another approval; a plain replay needs none; a foreign hash is not found."""
+    await case.park("second")
+    letter = f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}"
+    planned = (await ann.post(f"{letter}/plan", json={"input_patch": {"n": 41, "note": None}})).json()
+    assert planned["needs_approval"]
+    await ann.post(f"{letter}/replay", json=EDIT)
+    assert (await ben.post(f"/api/v1/approvals/{planned['hash']}")).status_code == 200
+    other = await ann.post(f"{letter}/replay", json=EDIT | {"input_patch": {"n": 999}})
+    assert other.json()["code"] == "approval_needed"
+    resolved = await ann.post(f"{letter}/resolve", json={"reason": "by hand", "output": {"step": "second", "n": 1}})
+    assert resolved.json()["code"] == "approval_needed"
+    assert (await ben.post("/api/v1/approvals/none")).status_code == 404
+    assert (await ann.post(f"{letter}/replay", json={"reason": "as it is"})).status_code == 202
+
+
+async def test_a_token_of_ones_own_is_no_second_pair(strict: FastAPI, ann: httpx.AsyncClient, case: Case) -> None:
+    """A token that somebody made over the API counts as them."""
+    await case.park("second")
+    made = await ann.post("/api/v1/tokens", json={"name": "a friend", "role": "admin"})
+    await ann.post(f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay", json=EDIT)
+    waiting = (await ann.get("/api/v1/approvals")).json()["approvals"]
+    async with client_of(strict, made.json()["secret"]) as friend:
+        answer = await friend.post(f"/api/v1/approvals/{waiting[0]['plan_hash']}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "same_eyes")
+
+
+async def test_a_viewer_sees_that_there_is_an_edit_but_not_which(
+    strict: FastAPI, ann: httpx.AsyncClient, make_token: MakeToken, case: Case
+) -> None:
+    """What an edit puts in is a payload: for those who may see payloads."""
+    await case.park("second")
+    await ann.post(f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay", json=EDIT)
+    async with client_of(strict, await make_token(Role.VIEWER)) as viewer:
+        waiting = (await viewer.get("/api/v1/approvals")).json()["approvals"]
+    assert [each["plan"] for each in waiting] == [{"verb": "replay"}]

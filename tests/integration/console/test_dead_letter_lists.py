@@ -1,0 +1,35 @@
+"""Dead letters over HTTP: lists and their pages."""
+
+import httpx
+
+from store.dead_letters import record_exhausted
+from store.tenancy import Pool
+from tests.integration.store.letters import exhausted, new_letter
+
+
+async def test_lists_the_tenants_letters_page_by_page(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """The pages hold every letter of the tenant once, the newest first."""
+    letters = [new_letter(tenant) for _ in range(5)]
+    for letter in letters:
+        await record_exhausted(pool, exhausted(letter))
+    first = (await admin.get("/api/v1/workflow-dlq", params={"limit": 3})).json()
+    second = (await admin.get("/api/v1/workflow-dlq", params={"limit": 3, "cursor": first["cursor"]})).json()
+    listed = [row["id"] for row in first["dead_letters"] + second["dead_letters"]]
+    assert sorted(listed) == sorted(letter.workflow_id for letter in letters)
+    assert second["cursor"] is None
+
+
+async def test_me_says_who_asks(admin: httpx.AsyncClient, tenant: str) -> None:
+    """A token's holder is told name, role, tenant and rights."""
+    answer = await admin.get("/api/v1/me")
+    assert answer.status_code == 200
+    assert answer.json()["tenant"] == tenant
+    assert answer.json()["role"] == "admin"
+
+
+async def test_nobody_is_refused(nobody: httpx.AsyncClient) -> None:
+    """Without a token there is nothing to see, and the answer says what to do."""
+    answer = await nobody.get("/api/v1/workflow-dlq")
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "unauthorized"

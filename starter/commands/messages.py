@@ -8,8 +8,9 @@ from cyclopts.validators import Number
 from rich.table import Table
 
 from redrive.dead_letters import Discard, Replay
+from redrive.errors import LetterNotFound
 from redrive.settings import read_settings
-from starter.errors import LetterNotFound, WrongUsage
+from starter.errors import WrongUsage
 from starter.orders import By, Reason, RequestId, finish, made
 from starter.records import open_records
 from starter.terminal import Json, Yes, confirm, console, errors, plain

@@ -89,7 +89,7 @@ class BulkWish(Message):
     input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on each step's input")
     output: dict[str, Any] | None = Field(default=None, description="what each step would have returned, to resolve")
     rate: float | None = Field(default=None, gt=0, le=1000, description="orders per second at most; none: no limit")
-    parallelism: int = Field(default=50, ge=1, le=500, description="how many may be under way at once")
+    parallelism: int = Field(default=20, ge=1, le=500, description="how many may be under way at once")
     canary: int = Field(default=0, ge=0, le=ITEMS_LIMIT, description="how many go first, alone, to their outcome")
     stop_percent: float = Field(default=10.0, ge=0, le=100, description="stop when more than this share fails")
 

@@ -48,7 +48,7 @@ class Care:
     rate: Annotated[float | None, Parameter(help="How many orders to send per second at the most.")] = None
     parallelism: Annotated[
         int, Parameter(validator=Number(gte=1, lte=500), help="How many may be under way at once.")
-    ] = 50
+    ] = 20
     canary: Annotated[
         int, Parameter(validator=Number(gte=0), help="How many go first: the rest waits for their outcome.")
     ] = 0

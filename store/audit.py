@@ -18,6 +18,7 @@ class Action(StrEnum):
     DEAD_LETTERED = "dead_lettered"
     APPROVAL_ASKED = "approval_asked"
     APPROVED = "approved"
+    CANCEL_REQUESTED = "cancel_requested"
     REPLAY_REQUESTED = "replay_requested"
     REPLAY_OUTCOME = "replay_outcome"
     RESOLVED = "resolved"

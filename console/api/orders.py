@@ -1,6 +1,6 @@
 """`/workflow-dlq/{id}/…`: plans of and orders to dead letters. Who orders is the caller, in the caller's tenant."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header
 from pydantic import Field
@@ -28,6 +28,7 @@ from redrive.errors import LetterNotFound
 from redrive.keys import new_request_id
 from redrive.operators import Plan
 from store.dead_letter_lists import get_letter
+from store.orders import first_answer
 from store.records import LetterRecord
 
 router = APIRouter(prefix="/workflow-dlq/{letter_id}", tags=["dead letters"])
@@ -50,24 +51,19 @@ async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterR
     return record
 
 
-async def looked_at(desk: TheDesk, tenant: Scope, letter_id: str, version: Version = None) -> LetterRecord:
-    """Return the dead letter of an order, unless it has changed since the caller looked at it."""
-    record = await find_letter(desk, tenant, letter_id)
-    tags = [tag.strip() for tag in (version or "*").split(",")]
-    if "*" not in tags and etag(record) not in tags:
-        place = Place(place="header.If-Match", problem=f"the record is at version {record.version}")
-        raise Refusal(
-            412,
-            "version_changed",
-            f"the dead letter has changed since: it is {record.status.value}, at version {record.version}",
-            "look at it again, then decide",
-            places=[place],
-            headers={"ETag": etag(record)},
-        )
-    return record
+class Aim(NamedTuple):
+    """The dead letter of an order, and the version of it that the caller looked at."""
+
+    record: LetterRecord
+    version: str | None
 
 
-LookedAt = Annotated[LetterRecord, Depends(looked_at)]
+async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, version: Version = None) -> Aim:
+    """Return what an order is for."""
+    return Aim(await find_letter(desk, tenant, letter_id), version)
+
+
+Aimed = Annotated[Aim, Depends(aimed_at)]
 
 
 class Manner(Message):
@@ -119,33 +115,33 @@ async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, man
 
 
 @router.post("/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, record: LookedAt, wanted: ReplayOrder) -> Answer:
+async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrder) -> Answer:
     """Run the dead step again: the same run goes on in place, with what earlier steps returned."""
     manner = {name: getattr(wanted, name) for name in Manner.model_fields}
     order = Replay(**_identity(caller, wanted), **manner)
-    return await _give(desk, caller, record, order)
+    return await _give(desk, caller, aim, order)
 
 
 @router.post("/resolve", status_code=202, responses=_REFUSALS)
-async def resolve(desk: TheDesk, caller: Operator, record: LookedAt, wanted: ResolveOrder) -> Answer:
+async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOrder) -> Answer:
     """Close a dead letter with an output: the run goes on as if the step had returned it."""
     order = Resolve(**_identity(caller, wanted), output=wanted.output)
-    return await _give(desk, caller, record, order)
+    return await _give(desk, caller, aim, order)
 
 
 @router.post("/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/discard", status_code=202, responses=_REFUSALS)
-async def discard(desk: TheDesk, caller: Operator, record: LookedAt, wanted: Ordering) -> Answer:
+async def discard(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
     """Give a dead letter up: its run ends FAILED. `ignore` and `discard` are one verb."""
     order = Discard(**_identity(caller, wanted))
-    return await _give(desk, caller, record, order)
+    return await _give(desk, caller, aim, order)
 
 
 @router.post("/restart", status_code=202, responses=_REFUSALS)
-async def restart(desk: TheDesk, caller: Operator, record: LookedAt, wanted: Ordering) -> Answer:
+async def restart(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
     """Start a run anew from the dead step on, when the run itself is gone."""
     order = Restart(**_identity(caller, wanted))
-    return await _give(desk, caller, record, order)
+    return await _give(desk, caller, aim, order)
 
 
 def _identity(caller: Principal, wanted: Ordering) -> dict[str, Any]:
@@ -153,7 +149,28 @@ def _identity(caller: Principal, wanted: Ordering) -> dict[str, Any]:
     return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 
 
-async def _give(desk: Desk, caller: Principal, record: LetterRecord, order: LetterOrder) -> Answer:
+async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> Answer:
+    record, pool = aim.record, await desk.pool()
+    # An order that comes again, because its answer was lost, has changed the record itself.
+    earlier = await first_answer(pool, record.letter, order.request_id)
+    if earlier:
+        return accepted(earlier)
+    _check_version(record, aim.version)
     if desk.settings.approvals and is_edit(order):
-        await check_approval(await desk.pool(), desk.redactor, record, order, caller)
+        await check_approval(pool, desk.redactor, record, order, caller)
     return accepted(await (await desk.redrive()).dead_letters.order(record.letter, order))
+
+
+def _check_version(record: LetterRecord, version: str | None) -> None:
+    tags = [tag.strip() for tag in (version or "*").split(",")]
+    if "*" in tags or etag(record) in tags:
+        return
+    place = Place(place="header.If-Match", problem=f"the record is at version {record.version}")
+    raise Refusal(
+        412,
+        "version_changed",
+        f"the dead letter has changed since: it is {record.status.value}, at version {record.version}",
+        "look at it again, then decide",
+        places=[place],
+        headers={"ETag": etag(record)},
+    )

@@ -16,6 +16,7 @@ from redrive.dead_letters import Answer
 from redrive.documents import check_payload
 from redrive.errors import InvalidInput, RunNotFound
 from redrive.keys import check_key
+from store.cancels import put_cancel
 from store.runs import get_run
 
 router = APIRouter(prefix="/runs", tags=["runs"])
@@ -152,7 +153,9 @@ async def cancel(desk: TheDesk, caller: Operator, tenant: Scope, run_id: str, or
     view = await own_run(desk, tenant, run_id)
     if view.status.closed:
         raise Refusal(409, "run_ended", f"run {run_id!r} is {view.status.value}", "only an open run can be canceled")
-    await (await desk.redrive()).cancel(run_id, reason=f"{order.reason} (asked for by {caller.name})")
+    redrive, pool = await desk.redrive(), await desk.pool()
+    await put_cancel(pool, tenant=view.tenant, run_id=run_id, actor=caller.name, reason=order.reason)
+    await redrive.cancel(run_id, reason=f"{order.reason} (asked for by {caller.name})")
     return Asked(run_id=run_id, requested="cancel")
 
 

@@ -5,13 +5,11 @@ from tests.integration.cli.desk import WHY, Desk
 
 
 async def test_plan_replay_show_and_items(desk: Desk) -> None:
-    """The plan changes nothing; without a terminal to ask on, --yes is needed; then each line tells how far it is."""
+    """The plan changes nothing; then each line tells how far it is, until every letter is replayed."""
     letters = [await desk.park(), await desk.park()]
     of = ("--tenant", desk.tenant)
     plan = (await desk.command("bulk", "plan", *of, "--json")).document
     assert (plan["count"], plan["groups"][0]["run_again"]) == (2, [{"name": "pay", "effect": "keyed"}])
-    asked = await desk.command("bulk", "replay", *of, *WHY)
-    assert (asked.code, "--yes" in asked.err) == (1, True)
     desk.mend()
     said = await desk.command("bulk", "replay", *of, *WHY, "--yes", "--canary", "1")
     assert said.code == 0, said.err
@@ -50,11 +48,11 @@ async def test_what_is_stopped_is_told_by_the_exit_code(desk: Desk) -> None:
         return (await desk.redrive.bulk.get(bulk, tenant=desk.tenant)).progress.failed == 1
 
     await eventually(first_has_ended)
-    for verb in ("pause", "resume", "stop"):
+    for verb in ("pause", "stop"):
         told = await desk.command("bulk", verb, bulk, *WHY)
         assert told.code == 0, told.err
     watched = await desk.command("bulk", "watch", bulk)
     assert watched.code == 1
     assert watched.sentence.startswith("stopped: a test; 0 of 2 applied, 1 skipped, 1 failed")
     actions = [action for action, who in await desk.audit() if action.startswith("bulk") and who == "ada"]
-    assert actions == ["bulk_started", "bulk_paused", "bulk_resumed", "bulk_stopped"]
+    assert actions == ["bulk_started", "bulk_paused", "bulk_stopped"]

@@ -12,6 +12,7 @@ from redrive.contracts import RunStatus
 from redrive.settings import Settings
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
+from tests.integration.store.letters import new_tenant
 
 EDIT = {"reason": "a typo", "request_id": "edit-1", "input_patch": {"n": 41, "note": None}}
 
@@ -38,7 +39,9 @@ async def ben(strict: FastAPI, make_token: MakeToken) -> AsyncIterator[httpx.Asy
         yield client
 
 
-async def test_an_edit_waits_for_another_admin(ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case) -> None:
+async def test_an_edit_waits_for_another_admin(
+    strict: FastAPI, ann: httpx.AsyncClient, ben: httpx.AsyncClient, make_token: MakeToken, case: Case
+) -> None:
     """Asked, seen, approved by another, carried out once: and the audit log has all of it."""
     await case.park("second")
     case.mend()
@@ -50,9 +53,14 @@ async def test_an_edit_waits_for_another_admin(ann: httpx.AsyncClient, ben: http
     approve = f"/api/v1/approvals/{waiting[0]['plan_hash']}"
     own = await ann.post(approve)
     assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
+    async with client_of(strict, await make_token(tenant=new_tenant())) as foreign:
+        assert (await foreign.post(approve)).status_code == 404
+        assert (await foreign.get("/api/v1/approvals")).json() == {"approvals": []}
     assert (await ben.post(approve)).status_code == 200
-    assert (await ann.post(replay, json=EDIT)).status_code == 202
+    first = await ann.post(replay, json=EDIT)
+    assert first.status_code == 202
     await case.until(RunStatus.SUCCESS)
+    assert (await ann.post(replay, json=EDIT)).json() == first.json()
     assert case.service.calls[-2].given.n == 41
     actions = [(row["action"], row["actor"].split()[0]) for row in await case.audit("second")]
     assert actions[1:4] == [("approval_asked", "ann"), ("approved", "ben"), ("replay_requested", "ann")]

@@ -25,7 +25,7 @@ async def _until(client: httpx.AsyncClient, bulk_id: str, status: str) -> dict[s
 
 
 async def test_a_group_is_replayed_and_watched(live: str, make_token: MakeToken, case: Case) -> None:
-    """Plan, start, live progress to the end, one line for each item; the plan does not hold a second time."""
+    """Plan, start, live progress to the end, one line for each item. The hash of another plan is refused."""
     await case.park("second")
     await case.park("second")
     case.mend()
@@ -36,6 +36,8 @@ async def test_a_group_is_replayed_and_watched(live: str, make_token: MakeToken,
         plan = (await admin.post(f"{BULK}/plan", json=REPLAY)).json()
         assert (plan["count"], [step["name"] for step in plan["groups"][0]["run_again"]]) == (2, ["second"])
         order = {"order": plan["order"], "plan_hash": plan["hash"], "reason": "the provider is back"}
+        stale = await admin.post(BULK, json=order | {"plan_hash": "of yesterday"})
+        assert (stale.status_code, stale.json()["code"]) == (409, "PLAN_CHANGED")
         started = await admin.post(BULK, json=order | {"request_id": case.name})
         assert started.status_code == 202
         bulk_id = started.json()["bulk_id"]
@@ -47,8 +49,6 @@ async def test_a_group_is_replayed_and_watched(live: str, make_token: MakeToken,
         async with asyncio.timeout(60):
             last = [data async for name, _, data in _until_done(stream) if name == "bulk"][-1]
         assert (last["id"], last["progress"]["applied"]) == (bulk_id, 2)
-        stale = await admin.post(BULK, json=order | {"request_id": "another"})
-        assert (stale.status_code, stale.json()["code"]) == (409, "PLAN_CHANGED")
 
 
 async def _until_done(stream: Any) -> Any:

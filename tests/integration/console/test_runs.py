@@ -65,6 +65,8 @@ async def test_cancel_stops_a_parked_run(admin: httpx.AsyncClient, case: Case) -
     answer = await admin.post(f"{RUNS}/{case.run_id}/cancel", json={"reason": "ordered twice"})
     assert answer.status_code == 202
     await case.until(RunStatus.CANCELED)
+    asked = [row for row in await case.audit() if row["action"] == "cancel_requested"]
+    assert [(row["run_id"], row["reason"]) for row in asked] == [(case.run_id, "ordered twice")]
 
 
 async def test_modules_lists_what_workers_know(admin: httpx.AsyncClient, case: Case) -> None:

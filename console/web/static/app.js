@@ -208,7 +208,9 @@ const keys = {
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select");
   if (isTyping && event.key === "Escape") event.target.blur();
-  const isPressed = event.key === "Enter" && event.target.matches("a, button, summary, input");
+  // The button of a dialog that was just closed has the focus for a moment longer.
+  const isGone = event.target.closest("dialog:not([open])");
+  const isPressed = event.key === "Enter" && event.target.matches("a, button, summary, input") && !isGone;
   if (isTyping || isPressed || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key] || find("dialog[open]")) return;
   event.preventDefault();
   keys[event.key]();

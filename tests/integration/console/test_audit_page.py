@@ -10,7 +10,7 @@ from store.tenancy import Pool, transaction
 async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
     """A dead letter has a page, an event's run has one, and a dead event is named alone."""
     letter = LetterId(tenant=tenant, run_id="run-a", step="pay")
-    about = [letter, EventRef(tenant, "event-1", "run-b"), EventRef(tenant, "dead-2")]
+    about: list[LetterId | EventRef] = [letter, EventRef(tenant, "event-1", "run-b"), EventRef(tenant, "dead-2")]
     async with transaction(pool, tenant) as connection:
         for each in about:
             await write(connection, Entry(action=Action.PROJECTORS_REPLAYED, letter=each))

@@ -69,7 +69,7 @@ async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) ->
     assert pid != killed
     assert up.info.children[victim] == pid
     assert all(psutil.pid_exists(child) for child in up.info.children.values())
-    assert set(up.info.children) == {"temporal", "postgres", "worker-1", "worker-2"}
+    assert set(up.info.children) == {"temporal", "postgres", "console", "worker-1", "worker-2"}
 
 
 async def _run(redrive: Redrive, number: int) -> str:

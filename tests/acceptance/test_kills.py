@@ -46,7 +46,7 @@ def up(sink: Sink) -> Iterator[Up]:
         yield up
 
 
-@pytest.mark.parametrize("victim", ["worker-1", "temporal", "postgres"])
+@pytest.mark.parametrize("victim", ["worker-1", "temporal", "postgres", "console"])
 async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) -> None:
     """Every run succeeds, every effect arrives, duplicates carry the same key, and the victim is started again."""
     redrive = await Redrive.connect(up.settings)

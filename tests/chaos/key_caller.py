@@ -193,6 +193,9 @@ class Caller:
                 return
 
     def _take(self, line: bytes) -> None:
+        if not line.startswith(b"{"):
+            # Temporal's SDK tells of calls that it tries again on stdout.
+            return
         word = from_json(line)
         self.is_ready = True
         if "error" in word and "run_id" not in word:

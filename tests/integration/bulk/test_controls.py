@@ -77,7 +77,8 @@ async def test_signals_do_the_same_and_nonsense_harms_nothing(case: Case) -> Non
     await handle.signal("stop", WHO)
     await case.until(bulk, BulkStatus.STOPPING)
     case.service.open.set()
-    await case.until(bulk, BulkStatus.STOPPED)
+    view = await case.until(bulk, BulkStatus.STOPPED)
+    assert (view.progress.applied, view.progress.skipped) == (1, 1)
 
 
 async def test_canceled_in_temporal_it_stops_in_order(case: Case) -> None:

@@ -116,6 +116,30 @@ async def look_at_every_page(page: Page, run: str, bulk: str) -> None:
     assert problems == []
 
 
+async def test_operator_stops_a_group_that_fails_again(running: Running, pages: Pages) -> None:
+    """The page shows that the replays fail; a stop skips the rest, and each item is accounted for."""
+    for _ in range(4):
+        await case_of(running, pages).park("first")
+    page = await pages.signed_in()
+    await page.goto("/dead-letters")
+    await page.get_by_role("link", name="Replay all").click()
+    await expect(page.locator(".planned-count")).to_have_text("4 dead letters")
+    for field, value in {"Canary": "0", "Stop above % failed": "100", "Per second": "0.1"}.items():
+        await page.get_by_label(field).fill(value)
+    await page.get_by_label("Reason").fill("is the provider back?")
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page.locator(".figures")).to_contain_text(re.compile(r"Failed\s*1"))
+
+    await page.locator("details", has_text="Stop").locator("summary").click()
+    stop = page.locator("form[data-api$='/stop']")
+    await stop.get_by_label("Reason").fill("it is not")
+    await stop.get_by_role("button", name="Stop").click()
+    await expect(page.locator(".title .status")).to_have_text("stopped")
+    await expect(page.locator(".figures")).to_contain_text(re.compile(r"Applied\s*0\s*Failed\s*1\s*Skipped\s*3"))
+    await page.goto("/audit")
+    await expect(page.locator("#main")).to_contain_text("it is not")
+
+
 async def test_edit_is_checked_while_it_is_typed(running: Running, pages: Pages) -> None:
     """What does not fit the module's schema is said at once; what fits is replayed with the edit alone."""
     case = await case_of(running, pages).park("second", note="password=hunter2")

@@ -64,7 +64,7 @@ function done(form, said) {
     secret.textContent = said[form.dataset.secret];
     secret.hidden = false;
   }
-  if (said.bulk_id) location.assign(`/bulk/${said.bulk_id}`);
+  if (said.bulk_id && !location.pathname.endsWith(said.bulk_id)) location.assign(`/bulk/${said.bulk_id}`);
   document.activeElement?.blur();
   changed();
 }
@@ -172,16 +172,12 @@ function listen() {
   if (!light) return;
   const tenant = new URLSearchParams(location.search).get("tenant");
   const source = new EventSource("/api/v1/events" + (tenant ? `?tenant=${encodeURIComponent(tenant)}` : ""));
-  let isFirst = true;
   source.addEventListener("open", () => (light.dataset.state = "on"));
   source.addEventListener("error", () => (light.dataset.state = "off"));
   source.addEventListener("change", changed);
   source.addEventListener("bulk", changed);
-  source.addEventListener("resync", () => {
-    // The first one only says that the stream begins: the page is fresh.
-    if (!isFirst) changed();
-    isFirst = false;
-  });
+  // The first one says that the stream begins: what changed since the page was made is not in it.
+  source.addEventListener("resync", changed);
   addEventListener("pagehide", () => source.close());
 }
 

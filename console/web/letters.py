@@ -79,8 +79,18 @@ async def _groups(
 ) -> Response:
     chosen = asked.filter(values["tenant"]).model_copy(update={"status": None})
     found = await groups(await desk.pool(), chosen, _GROUPS)
-    total = sum(group.count for group in found)
-    return show(request, caller, "groups.html", groups=found, total=total, depth=GROUP_DEPTH, **values)
+    counts = values["counts"]
+    return show(
+        request,
+        caller,
+        "groups.html",
+        groups=found,
+        total=sum(group.count for group in found),
+        is_cut=len(found) == _GROUPS,
+        is_deep=counts[LetterStatus.PENDING] + counts[LetterStatus.REPLAYING] > GROUP_DEPTH,
+        depth=GROUP_DEPTH,
+        **values,
+    )
 
 
 async def _list(

@@ -1,5 +1,7 @@
 """Dead letters over HTTP: lists and their pages."""
 
+import re
+
 import httpx
 
 from store.dead_letters import record_exhausted
@@ -17,6 +19,23 @@ async def test_lists_the_tenants_letters_page_by_page(admin: httpx.AsyncClient, 
     listed = [row["id"] for row in first["dead_letters"] + second["dead_letters"]]
     assert sorted(listed) == sorted(letter.workflow_id for letter in letters)
     assert second["cursor"] is None
+
+
+async def test_groups_page_says_when_there_are_more(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """Fifty groups are shown, and called the largest when there may be others; fewer are called all there are."""
+    for number in range(49):
+        await record_exhausted(pool, exhausted(new_letter(tenant, f"step-{number}")))
+    assert _summary(await admin.get("/dead-letters")) == "49 open, in 49 groups that look alike"
+    for _ in range(3):
+        await record_exhausted(pool, exhausted(new_letter(tenant, "another-step")))
+    await record_exhausted(pool, exhausted(new_letter(tenant, "and-another")))
+    assert _summary(await admin.get("/dead-letters")) == "52 open, in the 50 largest groups that look alike"
+
+
+def _summary(page: httpx.Response) -> str:
+    """Return the line above the groups, as somebody reads it."""
+    line = page.text.partition('<p class="summary">')[2].partition("</p>")[0]
+    return " ".join(re.sub("<[^>]*>", "", line).split())
 
 
 async def test_me_says_who_asks(admin: httpx.AsyncClient, tenant: str) -> None:

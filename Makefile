@@ -57,7 +57,7 @@ chaos: setup ## Kill workers and servers under a thousand dying runs, their repl
 chaos-bridges: setup ## Kill all that the retry scheduler needs, each under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq
 
-chaos-bulk: setup ## Kill workers and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
+chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk
 
 clean: ## Remove environments and caches; the state in .redrive stays

@@ -1,4 +1,4 @@
-"""Kill workers and PostgreSQL under one bulk replay of ten thousand dead letters: `python -m tests.chaos.bulk`.
+"""Kill workers, console and PostgreSQL under a bulk replay of ten thousand dead letters: `python -m tests.chaos.bulk`.
 
 Ends with 0 when every dead letter was replayed once and is accounted for, and with 1 and what is wrong otherwise.
 """
@@ -13,7 +13,7 @@ import sys
 from redrive.errors import StackError
 from redrive.logs import configure_logging
 from tests.chaos import modules  # noqa: F401  # a caller that has the code needs no worker to start a run
-from tests.chaos.bulk_case import BulkCase
+from tests.chaos.bulk_case import bulk_case
 from tests.chaos.case import clock
 from tests.chaos.dead_letters import SHOWN, progress
 from tests.chaos.scene import Scene, scene
@@ -49,7 +49,7 @@ async def _bounded(words: argparse.Namespace) -> list[str]:
     print(f"seed {words.seed}, {words.letters} dead letters, {words.workers} workers", flush=True)
     async with (
         asyncio.timeout(words.limit),
-        scene(runs=words.letters, workers=words.workers, seed=words.seed) as stage,
+        scene(runs=words.letters, workers=words.workers, seed=words.seed, console=True) as stage,
     ):
         await _die(stage)
         return await _replay(stage, words.trouble)
@@ -65,15 +65,17 @@ async def _die(stage: Scene) -> None:
 
 async def _replay(stage: Scene, limit: float) -> list[str]:
     stage.sink.refusing = False
-    bulk, seconds = BulkCase(stage.case), clock()
-    show = progress("applied", seconds)
-    async with stage.trouble.going_on(limit):
-        await bulk.start()
-        await bulk.until_ended(show)
-    took = seconds()
-    rate = stage.case.count / took
-    print(f"done after {took:.1f} s ({rate:.1f} a second); {stage.trouble.damage}; {stage.case.duplicates} repeated")
-    return await bulk.violations()
+    async with bulk_case(stage.case, stage.console) as bulk:
+        seconds = clock()
+        async with stage.trouble.going_on(limit):
+            await bulk.start()
+            await bulk.until_ended(progress("applied", seconds))
+        took = seconds()
+        rate = stage.case.count / took
+        print(
+            f"done after {took:.1f} s ({rate:.1f} a second); {stage.trouble.damage}; {stage.case.duplicates} repeated"
+        )
+        return await bulk.violations()
 
 
 if __name__ == "__main__":

@@ -1,33 +1,58 @@
-"""One bulk replay of all dead letters of a case: started, followed and compared with what must be."""
+"""One bulk replay of all dead letters of a case: started at the console, followed and compared with what must be."""
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
-from redrive.bulk_orders import BulkOrder
-from redrive.dead_letters import Verb
+import httpx
+
+from redrive.access import Role
+from store.pool import open_pool
+from store.tokens import TokenWish, create_token
 from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
 
 REQUEST = "everything"
+ADMIN = TokenWish(name="ada", role=Role.ADMIN, tenant=TENANT, created_by="the tests", lasts=timedelta(hours=12))
+
+
+@contextlib.asynccontextmanager
+async def bulk_case(case: Case, console: str) -> AsyncIterator["BulkCase"]:
+    """Give a bulk operation over the runs of a case, ordered by an admin at a console."""
+    async with await open_pool(case.database_url, max_size=1) as pool:
+        token = (await create_token(pool, ADMIN)).secret
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=f"{console}/api/v1", headers=headers) as client:
+        yield BulkCase(case, client)
 
 
 @dataclass
 class BulkCase:
-    """A bulk operation over the runs of a case."""
+    """A bulk operation over the runs of a case. The console may die at any time: what it is asked is asked again."""
 
     case: Case
+    console: httpx.AsyncClient
     bulk_id: str = ""
 
     async def start(self) -> None:
-        """Plan and start it, however often it must be asked for."""
-        bulk = self.case.redrive.bulk
-        plan = await self.case.insist(lambda: bulk.plan(BulkOrder(tenant=TENANT, verb=Verb.REPLAY)))
-        answer = await self.case.insist(
-            lambda: bulk.start(plan, requested_by="ada", reason="the service is mended", request_id=REQUEST)
-        )
-        self.bulk_id = answer.bulk_id
+        """Plan and start it."""
+        plan = await self._ask("POST", "/bulk/plan", {"verb": "replay"})
+        order = {"order": plan["order"], "plan_hash": plan["hash"], "request_id": REQUEST}
+        answer = await self._ask("POST", "/bulk", order | {"reason": "the service is mended"})
+        self.bulk_id = answer["bulk_id"]
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                answer = await self.console.request(method, path, json=body, timeout=60)
+                if answer.is_success:
+                    found: dict[str, Any] = answer.json()
+                    return found
+                assert answer.is_server_error, answer.text
+            await asyncio.sleep(0.2)
 
     async def until(self, done: Callable[[Counter[str]], bool]) -> None:
         """Wait until the counts of items by status are as wanted; they add up to the total all the time."""
@@ -64,7 +89,10 @@ class BulkCase:
         wanted = Counter(self.case.letter(run).workflow_id for run in self.case.runs.values())
         if Counter(item["letter_id"] for item in items) != wanted:
             problems.append(f"{len(items)} items are not the {len(wanted)} dead letters")
-        actions = await self.case.rows("SELECT action FROM redrive.audit_log WHERE dead_letter IS NULL ORDER BY number")
+        shown = await self._ask("GET", f"/bulk/{self.bulk_id}")
+        if (shown["status"], shown["progress"]["applied"]) != ("DONE", self.case.count):
+            problems.append(f"the console shows {shown['status']}, {shown['progress']}")
+        actions = await self.case.rows("SELECT action FROM redrive.audit_log WHERE action LIKE 'bulk%' ORDER BY number")
         if [row["action"] for row in actions] != ["bulk_started", "bulk_finished"]:
             problems.append(f"audit of the bulk operation: {[row['action'] for row in actions]}")
         return problems + await self.case.replayed_violations(await self.case.results())

@@ -28,17 +28,22 @@ class Scene:
     sink: Sink
     trouble: Trouble
 
+    @property
+    def console(self) -> str:
+        """Where the console is, of a scene that has one."""
+        return self.trouble.stack.info.console or ""
+
 
 @contextlib.asynccontextmanager
-async def scene(*, runs: int, workers: int, seed: int) -> AsyncIterator[Scene]:
-    """Bring everything up; everything is stopped and removed at the end."""
+async def scene(*, runs: int, workers: int, seed: int, console: bool = False) -> AsyncIterator[Scene]:
+    """Bring everything up, with a console if it is asked for; everything is stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="redrive-chaos-", ignore_cleanup_errors=True) as directory:
         # PostgreSQL does not run as root: its account has to get through here.
         state = Path(directory)
         state.chmod(0o711)
         async with (
             Sink(delay=0.02, refusal="422 Unprocessable Content").serving() as sink,
-            Stack(Settings(), state_dir=state, modules=[MODULES], workers=0) as stack,
+            Stack(Settings(), state_dir=state, modules=[MODULES], workers=0, console=console) as stack,
         ):
             services = json.dumps({"sink": {"base_url": sink.address}})
             environment = with_bytecode(worker_environment(stack.info, state_dir=state, embedded_temporal=True), state)

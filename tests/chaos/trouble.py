@@ -1,4 +1,4 @@
-"""What goes wrong: workers that are killed and started again at once, PostgreSQL that stops or dies."""
+"""What goes wrong: workers and consoles that are killed and started again, PostgreSQL that stops or dies."""
 
 import asyncio
 import contextlib
@@ -27,6 +27,7 @@ class Damage:
     workers_killed: int = 0
     postgres_stopped: int = 0
     postgres_killed: int = 0
+    consoles_killed: int = 0
 
 
 class Workers:
@@ -98,7 +99,7 @@ class Workers:
 
 @dataclass
 class Trouble:
-    """Hurt a stack for the length of a block: one worker a second, PostgreSQL every few seconds.
+    """Hurt a stack for the length of a block: one worker a second, PostgreSQL and the console every few seconds.
 
     A worker lives for `worker_life` once it takes work: when a machine is too slow to start workers as fast as they are
     killed, nothing would ever be done, and the test would show nothing.
@@ -111,6 +112,7 @@ class Trouble:
     worker_life: float = 3.0
     postgres_interval: float = 8.0
     stop_time: float = 3.0
+    console_interval: float = 6.0
     damage: Damage = field(default_factory=Damage)
 
     def __post_init__(self) -> None:
@@ -120,7 +122,8 @@ class Trouble:
     async def going_on(self, limit: float) -> AsyncIterator[None]:
         """Make trouble until the block ends, or for so many seconds."""
         ends = time.monotonic() + limit
-        tasks = [asyncio.create_task(self._kill_workers(ends)), asyncio.create_task(self._hurt_postgres(ends))]
+        troubles = (self._kill_workers, self._hurt_postgres, self._kill_consoles)
+        tasks = [asyncio.create_task(trouble(ends)) for trouble in troubles]
         try:
             yield
         finally:
@@ -156,7 +159,22 @@ class Trouble:
 
     async def kill_postgres(self) -> None:
         """Kill it; the stack starts it again."""
-        if pid := self.stack.info.children.get("postgres"):
-            self.damage.postgres_killed += 1
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.damage.postgres_killed += self._kill_child("postgres")
+
+    async def _kill_consoles(self, ends: float) -> None:
+        while time.monotonic() < ends:
+            await asyncio.sleep(self.console_interval)
+            self.kill_console()
+
+    def kill_console(self) -> None:
+        """Kill the console, if there is one; the stack starts it again."""
+        self.damage.consoles_killed += self._kill_child("console")
+
+    def _kill_child(self, name: str) -> bool:
+        """Kill a part of the stack, and tell whether it was there."""
+        pid = self.stack.info.children.get(name)
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return True

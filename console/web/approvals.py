@@ -11,6 +11,7 @@ from console.security import Reader, Scope
 from console.web.render import show
 from console.web.routes import page_router
 from console.web.words import json_text
+from redrive.dead_letters import LetterStatus
 from redrive.redaction import MARK
 from store.approvals import Approval, get_approval, not_found
 
@@ -31,6 +32,7 @@ async def bulk_approval(request: Request, desk: TheDesk, caller: Reader, tenant:
         "bulk_approval.html",
         approval=approval,
         edit=_edit(approval),
+        chosen=_chosen(approval),
         options={name: value for name, value in _wish(approval).items() if name not in {*_DOCUMENTS, "verb"}},
         wish=_wish(approval),
         is_complete=approval == found and MARK not in json_text(approval.plan),
@@ -42,6 +44,13 @@ async def bulk_approval(request: Request, desk: TheDesk, caller: Reader, tenant:
 def _wish(approval: Approval) -> dict[str, Any]:
     """Return the order as the API takes it: the tenant is the caller's."""
     return {name: value for name, value in approval.plan["order"].items() if name != "tenant"}
+
+
+def _chosen(approval: Approval) -> dict[str, Any]:
+    """Return the list of dead letters that the plan is about, as an address asks for it."""
+    selection = approval.plan["order"]["selection"]
+    fields = {name: value for name, value in selection.items() if value is not None}
+    return {"view": "list", "status": LetterStatus.PENDING.value, "tenant": approval.tenant} | fields
 
 
 def _edit(approval: Approval) -> Any:

@@ -29,6 +29,7 @@ from redrive.operators import DeadLetters
 from redrive.pace import Pace
 from redrive.redaction import Redactor
 from store import bulk_items, bulks
+from store.bulk_approvals import PlanWaits, ask_plan_approval
 from store.bulk_items import SentItem
 from store.database import Database
 from store.tenancy import Pool
@@ -75,7 +76,7 @@ class BulkActivities:
         except RedriveError as error:
             if isinstance(error, Unavailable):
                 raise
-            await bulks.put_refused(pool, written, error.code, str(error))
+            await self._put_refused(pool, written, error)
             log.warning("bulk.refused", bulk_id=bulk_id, tenant_id=tenant, user_id=start.requested_by, error=str(error))
             return BulkAnswer(bulk_id=bulk_id, accepted=False, message=str(error), code=error.code)
         if is_new:
@@ -89,6 +90,12 @@ class BulkActivities:
             )
         message = f"{progress.total} dead letters" if is_new else f"{progress.total} dead letters, begun before"
         return BulkAnswer(bulk_id=bulk_id, accepted=True, message=message, status=progress.status)
+
+    async def _put_refused(self, pool: Pool, start: BulkStart, error: RedriveError) -> None:
+        if isinstance(error, PlanWaits):
+            await ask_plan_approval(pool, start, self._redactor.value(error.plan.model_dump(mode="json")))
+        else:
+            await bulks.put_refused(pool, start, error.code, str(error))
 
     @activity.defn(name=Activity.ADVANCE_BULK)
     async def advance_bulk(self, start: BulkStart) -> BulkProgress:

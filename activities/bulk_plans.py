@@ -7,6 +7,7 @@ from temporalio import activity
 from redrive.bulk_orders import (
     ITEMS_LIMIT,
     Approval,
+    ApprovalAnswer,
     BulkItems,
     BulkOrder,
     BulkPlan,
@@ -21,10 +22,18 @@ from redrive.bulk_orders import (
 )
 from redrive.contracts import Activity, Effect
 from redrive.dead_letters import Mode, Verb
-from redrive.errors import BulkNotFound, InvalidInput, PlanChanged, RedriveError, UnsafeEffects
+from redrive.errors import (
+    ApprovalNotFound,
+    BulkNotFound,
+    InvalidInput,
+    PlanChanged,
+    RedriveError,
+    SameEyes,
+    UnsafeEffects,
+)
 from redrive.modules import Registry
 from redrive.redaction import Redactor
-from store.bulk_approvals import put_approval
+from store.approvals import Yes, approve
 from store.bulk_lists import get_bulk, list_items
 from store.bulk_members import Members, find_members
 from store.database import Database
@@ -50,22 +59,19 @@ class BulkPlanActivities:
             _check_size(members)
         except RedriveError as error:
             return PlanAnswer(problem=str(error), code=error.code)
-        groups = planned_groups(self._registry, fixed, members)
-        plan = BulkPlan(
-            hash=plan_hash(fixed, members.digest),
-            order=fixed,
-            count=members.count,
-            groups=groups,
-            unsafe=unsafe_steps(groups),
-            approval_needed=self._approvals,
-        )
-        return PlanAnswer(plan=plan)
+        plan = planned(self._registry, fixed, members)
+        return PlanAnswer(plan=plan.model_copy(update={"approval_needed": self._approvals}))
 
     @activity.defn(name=Activity.APPROVE_BULK)
-    async def approve_bulk(self, approval: Approval) -> None:
-        """Write down that somebody approves a plan."""
-        written = approval.model_copy(update={"reason": self._redactor.text(approval.reason)})
-        await put_approval(await self._database.pool(), written)
+    async def approve_bulk(self, approval: Approval) -> ApprovalAnswer:
+        """Write down that somebody approves a plan, or say why that does not count."""
+        reason = self._redactor.text(approval.reason)
+        yes = Yes(approved_by=approval.approved_by, person=approval.eyes, reason=reason)
+        try:
+            await approve(await self._database.pool(), approval.tenant, approval.plan_hash, yes)
+        except (ApprovalNotFound, SameEyes) as error:
+            return ApprovalAnswer(problem=str(error), code=error.code)
+        return ApprovalAnswer()
 
     @activity.defn(name=Activity.DESCRIBE_BULK)
     async def describe_bulk(self, asked: BulkRequest) -> BulkView | None:
@@ -81,21 +87,33 @@ class BulkPlanActivities:
         return await list_items(await self._database.pool(), asked.tenant, asked)
 
 
-def judge(registry: Registry, start: BulkStart, members: Members) -> None:
-    """Refuse a start whose dead letters are not those of its plan, or that repeats effects without a yes to that."""
+def planned(registry: Registry, order: BulkOrder, members: Members) -> BulkPlan:
+    """Return the plan of an order to these dead letters, by the pipelines that this worker knows."""
+    groups = planned_groups(registry, order, members)
+    return BulkPlan(
+        hash=plan_hash(order, members.digest),
+        order=order,
+        count=members.count,
+        groups=groups,
+        unsafe=unsafe_steps(groups),
+    )
+
+
+def judge(registry: Registry, start: BulkStart, members: Members) -> BulkPlan:
+    """Return the plan of a start, or refuse it: the dead letters are others, or unsafe effects lack a yes."""
     _check_size(members)
-    found = plan_hash(start.order, members.digest)
-    if found != start.plan_hash:
+    plan = planned(registry, start.order, members)
+    if plan.hash != start.plan_hash:
         raise PlanChanged(
             f"plan {start.plan_hash!r} does not hold any more: the dead letters it is about, or the order, have "
             f"changed ({members.count} dead letters now); plan it again"
         )
-    unsafe = unsafe_steps(planned_groups(registry, start.order, members))
-    if unsafe and not start.allow_unsafe:
+    if plan.unsafe and not start.allow_unsafe:
         raise UnsafeEffects(
-            f"{', '.join(unsafe)}: running again repeats effects that no key guards; say yes to that (`allow_unsafe`, "
-            "`--allow-unsafe`), or choose other dead letters"
+            f"{', '.join(plan.unsafe)}: running again repeats effects that no key guards; say yes to that "
+            "(`allow_unsafe`, `--allow-unsafe`), or choose other dead letters"
         )
+    return plan
 
 
 def _check_size(members: Members) -> None:

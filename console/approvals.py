@@ -9,9 +9,9 @@ from console.problems import Refusal
 from redrive.access import Principal
 from redrive.dead_letters import LetterOrder, Replay, Resolve
 from redrive.redaction import Redactor
-from store.approvals import ask_approval, use_approval
+from store.approvals import Asking, ask_approval, use_approval
 from store.records import LetterRecord
-from store.tenancy import Pool
+from store.tenancy import Pool, transaction
 
 _IDENTITY: Final = {"request_id", "requested_by", "reason"}
 
@@ -42,10 +42,18 @@ async def check_approval(
 ) -> None:
     """Use another admin's approval of an edit; without one, ask for it and refuse."""
     named = plan_hash(record, order)
-    if await use_approval(pool, record.tenant, named, order.request_id):
-        return
-    shown = redactor.value(order.model_dump(mode="json", exclude=_IDENTITY, exclude_none=True))
-    await ask_approval(pool, record.letter, named, plan=shown, reason=order.reason, caller=caller)
+    async with transaction(pool, record.tenant) as connection:
+        if await use_approval(connection, record.tenant, named, order.request_id):
+            return
+    asking = Asking(
+        about=record.letter,
+        plan_hash=named,
+        plan=redactor.value(order.model_dump(mode="json", exclude=_IDENTITY, exclude_none=True)),
+        reason=redactor.text(order.reason),
+        requested_by=caller.name,
+        person=caller.person,
+    )
+    await ask_approval(pool, asking)
     raise Refusal(
         409,
         "approval_needed",

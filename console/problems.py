@@ -19,6 +19,7 @@ from starlette.types import ExceptionHandler
 
 from console.headers import ALWAYS
 from redrive.errors import (
+    ApprovalNotFound,
     BulkNotFound,
     BulkRefused,
     IdempotencyMismatch,
@@ -26,6 +27,7 @@ from redrive.errors import (
     LetterNotFound,
     RedriveError,
     RunNotFound,
+    SameEyes,
     TooLarge,
     Unavailable,
     UnknownPipeline,
@@ -93,6 +95,8 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
     BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
+    ApprovalNotFound: (404, "look for it with GET /api/v1/approvals, or ask again"),
+    SameEyes: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
     LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
     Unavailable: (503, "try again; with the same key or request id it is done once"),

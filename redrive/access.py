@@ -2,16 +2,19 @@
 
 A role bounds what can be granted; the rights say what was. Seed documents also call OWNER `SUPER_ADMIN` and ADMIN
 `ORG_ADMIN`: both names are taken wherever a role is given.
+
+A person is who answers for what is done, by whichever token or sign-in: one person is one pair of eyes.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from redrive.errors import InvalidInput
 
 EVERY_TENANT: Final = "*"
+Person = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 
 
 class Role(StrEnum):
@@ -35,6 +38,21 @@ class Right(StrEnum):
 
 _ALIASES: Final = {"super_admin": Role.OWNER, "org_admin": Role.ADMIN}
 _READERS: Final = frozenset({Right.READ, Right.PAYLOADS})
+
+
+def member(subject: str) -> str:
+    """Return the person whom the identity provider knows by this name."""
+    return f"member:{subject}"
+
+
+def account(name: str) -> str:
+    """Return the person who has this account on the command line's machine."""
+    return f"account:{name}"
+
+
+def named(name: str) -> str:
+    """Return the person whom a program names that says nothing else of them."""
+    return f"name:{name}"
 
 
 def parse_role(text: str) -> Role:

@@ -10,6 +10,9 @@ from redrive.contracts import Workflow
 from redrive.errors import Unavailable
 from redrive.keys import new_run_id
 
+# A server that is there but silent would hold a caller for half a minute before anybody is asked.
+SILENCE = timedelta(seconds=10)
+
 
 async def ask(
     client: Client, task_queue: str, workflow: Workflow, answer: Any, *arguments: object, timeout: timedelta
@@ -23,6 +26,7 @@ async def ask(
             task_queue=task_queue,
             result_type=answer,
             execution_timeout=timeout,
+            rpc_timeout=min(timeout, SILENCE),
         )
     except WorkflowFailureError as error:
         raise Unavailable(

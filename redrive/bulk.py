@@ -27,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from redrive.asking import ask, unavailable
 from redrive.bulk_orders import (
     Approval,
+    ApprovalAnswer,
     BulkAnswer,
     BulkBegin,
     BulkCommand,
@@ -45,10 +46,12 @@ from redrive.contracts import PAYLOAD_LIMIT, Message, SearchAttribute, Workflow
 from redrive.documents import json_problem, json_size, validation_sentence
 from redrive.errors import (
     ApprovalNeeded,
+    ApprovalNotFound,
     BulkNotFound,
     BulkRefused,
     InvalidInput,
     PlanChanged,
+    SameEyes,
     TooLarge,
     Unavailable,
     UnsafeEffects,
@@ -57,7 +60,18 @@ from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
 RETRY_INTERVAL = timedelta(milliseconds=200)
-_ERRORS = {error.code: error for error in (PlanChanged, UnsafeEffects, ApprovalNeeded, InvalidInput, BulkNotFound)}
+_ERRORS = {
+    error.code: error
+    for error in (
+        PlanChanged,
+        UnsafeEffects,
+        ApprovalNeeded,
+        ApprovalNotFound,
+        SameEyes,
+        InvalidInput,
+        BulkNotFound,
+    )
+}
 
 
 class _NotReady(Exception):
@@ -84,10 +98,18 @@ class BulkOperations:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")
         return answer.plan
 
-    async def approve(self, plan_hash: str, *, tenant: str, approved_by: str, reason: str) -> None:
-        """Say yes to somebody else's plan, for an hour (needed with `REDRIVE_APPROVALS=on`)."""
-        approval = _made(Approval, tenant=tenant, plan_hash=plan_hash, approved_by=approved_by, reason=reason)
-        await self._ask(Workflow.APPROVE_BULK, None, approval)
+    async def approve(
+        self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None
+    ) -> None:
+        """Say yes to a plan whose start waits for it, or raise (needed with `REDRIVE_APPROVALS=on`).
+
+        `person` tells who answers for it, where several names may stand for one.
+        """
+        fields = {"tenant": tenant, "plan_hash": plan_hash, "approved_by": approved_by, "reason": reason}
+        approval = _made(Approval, **fields, person=person)
+        answer: ApprovalAnswer = await self._ask(Workflow.APPROVE_BULK, ApprovalAnswer, approval)
+        if answer.problem is not None:
+            raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem)
 
     async def start(
         self,
@@ -97,10 +119,12 @@ class BulkOperations:
         reason: str,
         allow_unsafe: bool = False,
         request_id: str | None = None,
+        person: str | None = None,
     ) -> BulkAnswer:
         """Start what was planned, or raise: `PlanChanged` when the dead letters are not those of the plan any more.
 
-        The same request id again is the same bulk operation, which goes on if its workflow was terminated.
+        The same request id again is the same bulk operation, which goes on if its workflow was terminated. With
+        `REDRIVE_APPROVALS=on` a start asks for another person's yes (`ApprovalNeeded`), and goes through after that.
         """
         start = _made(
             BulkStart,
@@ -110,6 +134,7 @@ class BulkOperations:
             requested_by=requested_by,
             reason=reason,
             allow_unsafe=allow_unsafe,
+            person=person,
         )
         return _accepted(await self._given(start))
 

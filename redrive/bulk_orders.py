@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 from pydantic_core import to_json
 
+from redrive.access import Person, named
 from redrive.contracts import Effect, Message, Name, Text255
 from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
 from redrive.errors import Category
@@ -123,6 +124,12 @@ class BulkStart(Message):
     requested_by: Text255
     reason: Reason
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+    person: Person | None = Field(default=None, description="who answers for it; none: whom `requested_by` names")
+
+    @property
+    def eyes(self) -> str:
+        """Who has looked at the plan, and cannot approve it, too."""
+        return self.person or named(self.requested_by)
 
     @property
     def bulk_id(self) -> str:
@@ -239,6 +246,19 @@ class Approval(Message):
     plan_hash: Text255
     approved_by: Text255
     reason: Reason
+    person: Person | None = Field(default=None, description="who answers for it; none: whom `approved_by` names")
+
+    @property
+    def eyes(self) -> str:
+        """Who says yes."""
+        return self.person or named(self.approved_by)
+
+
+class ApprovalAnswer(Message):
+    """Nothing, or why a yes does not count."""
+
+    problem: str | None = None
+    code: str | None = None
 
 
 class BulkRequest(Message):

@@ -14,6 +14,8 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   ├── PlanChanged
 │   ├── UnsafeEffects
 │   └── ApprovalNeeded
+├── ApprovalNotFound         no plan waits for approval under that hash
+├── SameEyes                 who asked for an approval cannot give it
 ├── RunFailed                the run that was waited for ended FAILED
 ├── RunCanceled              the run that was waited for ended CANCELED
 ├── KeyNotFound
@@ -142,9 +144,21 @@ class UnsafeEffects(BulkRefused):
 
 
 class ApprovalNeeded(BulkRefused):
-    """Nobody but who asks has approved the plan within the last hour."""
+    """The plan waits for another person's yes."""
 
     code = "APPROVAL_NEEDED"
+
+
+class ApprovalNotFound(RedriveError):
+    """Nobody asked for an approval of that plan, or the hour is over."""
+
+    code = "approval_not_found"
+
+
+class SameEyes(RedriveError):
+    """Whoever asked for an approval cannot give it, by whatever token."""
+
+    code = "same_eyes"
 
 
 class RunFailed(RedriveError):

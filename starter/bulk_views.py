@@ -38,7 +38,7 @@ def plan_view(plan: BulkPlan) -> Group:
     if plan.unsafe:
         facts.add_row("unsafe", plain(f"{', '.join(plan.unsafe)}: add --allow-unsafe to repeat them", "bold red"))
     if plan.approval_needed:
-        facts.add_row("approval", "another person has to approve this plan within the hour before it is started")
+        facts.add_row("approval", "a start of this plan waits until another person has approved it, within an hour")
     notes = [plain(f"{group.pipeline}: {group.note}", "yellow") for group in plan.groups if group.note]
     return Group(facts, groups, *notes)
 

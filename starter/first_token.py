@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from redrive.access import Role
 from redrive.errors import InvalidInput
+from starter.orders import own_person
 from starter.stack.state import write_private
 from store.database import Database
 from store.sessions import create_link
@@ -23,7 +24,14 @@ async def sign_in_link(console: str, database_url: SecretStr, token_file: Path) 
         pool = await database.pool()
         secret = _read(token_file)
         if secret is None or await token_principal(pool, secret) is None:
-            wish = TokenWish(name="redrive up", role=Role.OWNER, tenant=None, created_by="redrive up", lasts=_LASTS)
+            wish = TokenWish(
+                name="redrive up",
+                role=Role.OWNER,
+                tenant=None,
+                created_by="redrive up",
+                person=own_person(),
+                lasts=_LASTS,
+            )
             secret = (await create_owner_token(url, wish)).secret
             write_private(token_file, secret + "\n")
         return link_address(console, await create_link(pool, secret))

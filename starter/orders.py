@@ -2,12 +2,14 @@
 
 import getpass
 import os
+import pwd
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from pydantic import ValidationError
 
+from redrive.access import account
 from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, OrderRefused
@@ -46,6 +48,14 @@ def asked_by(by: str | None) -> str:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError):
         raise InvalidInput("--by: say who gives the order, this account has no name") from None
+
+
+def own_person() -> str:
+    """Return who answers for what is done on this command line: the account, whatever `--by` and USER say."""
+    try:
+        return account(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return account(str(os.getuid()))
 
 
 def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> OrderType:

@@ -1,21 +1,22 @@
-"""Edits that another admin has to approve: asked for, approved, used. Each once, within an hour."""
+"""Plans that another person has to approve, of edits and bulk operations: asked for, approved, used, in an hour."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import Field
 from pydantic_core import from_json
 
-from redrive.access import Principal
 from redrive.dead_letters import LetterId
-from redrive.errors import InvalidInput
-from store.audit import Action, Entry, write
+from redrive.errors import ApprovalNotFound, SameEyes
+from store.audit import Action, Entry, PlanRef, write
 from store.records import Record
-from store.tenancy import Pool, reading, transaction
+from store.tenancy import Connection, Pool, reading, transaction
 from store.text import clean, json_text
 
 _COLUMNS: Final = """
-    tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_at, expires_at,
-    approved_by, approved_at, used_for
+    tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_person, requested_at, expires_at,
+    approved_by, approval_reason, approved_at, used_for
 """
 # A request that ran out is made anew; one that waits stays as it is.
 _ASK: Final = f"""
@@ -23,7 +24,7 @@ _ASK: Final = f"""
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (tenant, plan_hash) DO UPDATE SET reason = excluded.reason, requested_by = excluded.requested_by,
         requested_person = excluded.requested_person, requested_at = now(), expires_at = excluded.expires_at,
-        approved_by = NULL, approved_at = NULL, used_for = NULL
+        approved_by = NULL, approval_reason = NULL, approved_at = NULL, used_for = NULL
     WHERE known.expires_at < now() OR known.used_for IS NOT NULL
     RETURNING {_COLUMNS}
 """  # noqa: S608
@@ -33,91 +34,127 @@ _USE: Final = """
         AND (expires_at > now() OR used_for = $3)
     RETURNING approved_by
 """
+_LOCK: Final = f"""
+    SELECT {_COLUMNS}, expires_at > now() AS in_time FROM approvals WHERE tenant = $1 AND plan_hash = $2 FOR UPDATE
+"""  # noqa: S608
 _APPROVE: Final = f"""
-    UPDATE approvals SET approved_by = $3, approved_at = now()
-    WHERE tenant = $1 AND plan_hash = $2 AND approved_by IS NULL AND expires_at > now() RETURNING {_COLUMNS}
+    UPDATE approvals SET approved_by = $3, approval_reason = $4, approved_at = now()
+    WHERE tenant = $1 AND plan_hash = $2 RETURNING {_COLUMNS}
 """  # noqa: S608
 
 
 class Approval(Record):
-    """An edit that waits for another pair of eyes, or has met them. The plan is redacted."""
+    """A plan that waits for another pair of eyes, or has met them. What it would do is redacted."""
 
     tenant: str
     plan_hash: str
-    dead_letter: str
+    dead_letter: str | None = Field(description="whose edit it is; none: a bulk operation's plan")
     plan: dict[str, Any]
     reason: str
     requested_by: str
+    requested_person: str = Field(exclude=True)
     requested_at: datetime
     expires_at: datetime
     approved_by: str | None
+    approval_reason: str | None
     approved_at: datetime | None
-    used_for: str | None
+    used_for: str | None = Field(description="the order, or the bulk operation, that it was used for")
 
 
-class SameEyes(InvalidInput):
-    """Whoever asked for an approval cannot give it."""
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Somebody who asks for the approval of a plan, which is given redacted."""
 
-    code = "same_eyes"
+    about: LetterId | PlanRef
+    plan_hash: str
+    plan: dict[str, Any]
+    reason: str
+    requested_by: str
+    person: str
 
 
-async def use_approval(pool: Pool, tenant: str, plan_hash: str, request_id: str) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class Yes:
+    """Somebody who approves a plan."""
+
+    approved_by: str
+    person: str
+    reason: str
+
+
+async def use_approval(connection: Connection, tenant: str, plan_hash: str, used_for: str) -> str | None:
     """Use an approval for an order, and return who gave it; None when there is none to use."""
-    async with transaction(pool, tenant) as connection:
-        by: str | None = await connection.fetchval(_USE, tenant, plan_hash, clean(request_id))
+    by: str | None = await connection.fetchval(_USE, tenant, clean(plan_hash), clean(used_for))
     return by
 
 
-async def ask_approval(
-    pool: Pool, letter: LetterId, plan_hash: str, *, plan: dict[str, Any], reason: str, caller: Principal
-) -> None:
+async def ask_approval(pool: Pool, asking: Asking) -> None:
     """Ask for an approval. Asking again while it waits changes nothing."""
-    async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
+    about = asking.about
+    async with transaction(pool, about.tenant) as connection:
         asked = await connection.fetchrow(
             _ASK,
-            letter.tenant,
-            plan_hash,
-            letter.workflow_id,
-            json_text(plan),
-            clean(reason),
-            clean(caller.name),
-            caller.person,
+            about.tenant,
+            clean(asking.plan_hash),
+            about.workflow_id if isinstance(about, LetterId) else None,
+            json_text(asking.plan),
+            clean(asking.reason),
+            clean(asking.requested_by),
+            clean(asking.person),
         )
         if asked:
             await write(
                 connection,
                 Entry(
                     action=Action.APPROVAL_ASKED,
-                    letter=letter,
-                    actor=caller.name,
-                    reason=reason,
-                    after={"plan_hash": plan_hash},
+                    letter=about,
+                    actor=asking.requested_by,
+                    reason=asking.reason,
+                    after={"plan_hash": asking.plan_hash},
                 ),
             )
 
 
-async def approve(pool: Pool, letter: LetterId, plan_hash: str, caller: Principal) -> Approval | None:
-    """Approve a plan that waits. None: there is none, or its hour is over."""
-    async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
-        person = await connection.fetchval(
-            "SELECT requested_person FROM approvals WHERE tenant = $1 AND plan_hash = $2", letter.tenant, plan_hash
+async def approve(pool: Pool, tenant: str, plan_hash: str, yes: Yes) -> Approval:
+    """Approve a plan that waits, or raise. One that was approved before stays as it is."""
+    async with transaction(pool, tenant) as connection:
+        known = await connection.fetchrow(_LOCK, tenant, clean(plan_hash))
+        if known is None or not known["in_time"]:
+            raise not_found(plan_hash)
+        if known["requested_person"] == clean(yes.person):
+            raise SameEyes(f"plan {plan_hash!r}: {yes.approved_by} asked for it; somebody else has to approve it")
+        if known["approved_by"] is not None:
+            return _approval(dict(known))
+        row = await connection.fetchrow(_APPROVE, tenant, clean(plan_hash), clean(yes.approved_by), clean(yes.reason))
+        entry = Entry(
+            action=Action.APPROVED,
+            letter=await _about(connection, tenant, known["dead_letter"]),
+            actor=yes.approved_by,
+            reason=yes.reason,
+            after={"plan_hash": plan_hash},
         )
-        if person == caller.person:
-            raise SameEyes(f"plan {plan_hash!r}: {caller.name} asked for it; somebody else has to approve it")
-        row = await connection.fetchrow(_APPROVE, letter.tenant, plan_hash, clean(caller.name))
-        if row is None:
-            return None
-        await write(
-            connection,
-            Entry(action=Action.APPROVED, letter=letter, actor=caller.name, after={"plan_hash": plan_hash}),
-        )
-    return _approval(dict(row))
+        await write(connection, entry)
+    return _approval(dict(row or known))
 
 
-async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approval | None:
-    """Return one, whether it waits or is over."""
+async def _about(connection: Connection, tenant: str, dead_letter: str | None) -> LetterId | PlanRef:
+    row = await connection.fetchrow(
+        "SELECT run_id, step FROM dead_letters WHERE tenant = $1 AND id = $2", tenant, dead_letter
+    )
+    return LetterId(tenant=tenant, run_id=row["run_id"], step=row["step"]) if row else PlanRef(tenant)
+
+
+def not_found(plan_hash: str) -> ApprovalNotFound:
+    """Say that nothing waits under this hash."""
+    return ApprovalNotFound(f"no plan {plan_hash[:80]!r} waits for approval: nobody asked, or the hour is over")
+
+
+async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approval:
+    """Return one, whether it waits or is over, or raise."""
     found = await _fetch(pool, tenant, "WHERE plan_hash = $1", clean(plan_hash))
-    return found[0] if found else None
+    if not found:
+        raise not_found(plan_hash)
+    return found[0]
 
 
 async def list_approvals(pool: Pool, tenant: str | None) -> list[Approval]:

@@ -34,7 +34,6 @@ class Action(StrEnum):
     EVENT_REPLAY_OUTCOME = "event_replay_outcome"
     EVENT_DISCARDED = "event_discarded"
     PROJECTORS_REPLAYED = "projectors_replayed"
-    BULK_APPROVED = "bulk_approved"
     BULK_STARTED = "bulk_started"
     BULK_REFUSED = "bulk_refused"
     BULK_PAUSED = "bulk_paused"
@@ -52,12 +51,19 @@ class EventRef:
     run_id: str | None = None
 
 
+@dataclass(frozen=True)
+class PlanRef:
+    """The plan of a bulk operation, as what an entry is about: its hash is in `after`."""
+
+    tenant: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One line of the audit log."""
 
     action: Action
-    letter: LetterId | EventRef
+    letter: LetterId | EventRef | PlanRef
     actor: str = SYSTEM
     reason: str | None = None
     request_id: str | None = None
@@ -86,20 +92,28 @@ _INSERT: Final = """
 
 async def write(connection: Connection, entry: Entry) -> None:
     """Append an entry. Its number, time and hash are the database's."""
-    letter = entry.letter
     await connection.execute(
         _INSERT,
-        letter.tenant,
+        entry.letter.tenant,
         entry.action.value,
-        letter.id if isinstance(letter, EventRef) else letter.workflow_id,
-        letter.run_id,
-        None if isinstance(letter, EventRef) else letter.step,
+        *_about(entry.letter),
         clean(entry.actor),
         clean_or_none(entry.reason),
         clean_or_none(entry.request_id),
         None if entry.before is None else json_text(entry.before),
         None if entry.after is None else json_text(entry.after),
     )
+
+
+def _about(letter: LetterId | EventRef | PlanRef) -> tuple[str | None, str | None, str | None]:
+    """Return the id, the run and the step of what an entry is about."""
+    match letter:
+        case LetterId():
+            return letter.workflow_id, letter.run_id, letter.step
+        case EventRef():
+            return letter.id, letter.run_id, None
+        case PlanRef():
+            return None, None, None
 
 
 async def write_run_entry(connection: Connection, entry: RunEntry) -> None:

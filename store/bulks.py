@@ -8,6 +8,7 @@ from redrive.bulk_orders import (
     BulkControl,
     BulkOrder,
     BulkOrderedControl,
+    BulkPlan,
     BulkProgress,
     BulkStart,
     BulkStatus,
@@ -17,7 +18,7 @@ from redrive.bulk_orders import (
 )
 from redrive.errors import BulkNotFound, BulkRefused
 from store.audit import SYSTEM, Action
-from store.bulk_approvals import use_approval
+from store.bulk_approvals import use_plan_approval
 from store.bulk_members import Members, freeze_members
 from store.tenancy import Connection, Pool, transaction
 from store.text import clean, clean_or_none, json_text
@@ -51,7 +52,7 @@ _COUNTS: Final = """
 
 
 async def open_bulk(
-    pool: Pool, start: BulkStart, judge: Callable[[Members], object], *, approvals: bool
+    pool: Pool, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
 ) -> tuple[BulkProgress, bool]:
     """Settle the membership and begin; `judge` may raise, then nothing happened. Return also whether it is new.
 
@@ -70,7 +71,7 @@ async def open_bulk(
 
 
 async def _begin(
-    connection: Connection, start: BulkStart, judge: Callable[[Members], object], *, approvals: bool
+    connection: Connection, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
 ) -> None:
     order, bulk_id = start.order, start.bulk_id
     await connection.execute(
@@ -87,9 +88,9 @@ async def _begin(
         clean(start.reason),
     )
     members = await freeze_members(connection, start)
-    judge(members)
+    plan = judge(members)
     if approvals:
-        await use_approval(connection, start)
+        await use_plan_approval(connection, start, plan)
     await connection.execute(
         "UPDATE bulk_operations SET total = $3 WHERE tenant = $1 AND id = $2", order.tenant, bulk_id, members.count
     )

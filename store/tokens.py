@@ -55,16 +55,16 @@ class NewToken(TokenRow):
 class TokenWish:
     """A token to be made. Without rights it gets those of its role; without a tenant it is an owner's.
 
-    `person` answers for what it does; without one, the token itself.
+    `person` answers for what it does, and is one pair of eyes with all that the same person has.
     """
 
     name: str
     role: Role
     tenant: str | None
     created_by: str
+    person: str
     lasts: timedelta
     rights: frozenset[Right] | None = None
-    person: str | None = None
 
 
 def hashed(secret: str) -> bytes:
@@ -119,7 +119,7 @@ async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]",
         hashed(secret),
         clean(wish.created_by),
         wish.lasts,
-        wish.person or f"token:{token_id}",
+        clean(wish.person),
     )
     if row is None:
         raise LookupError(f"token {token_id!r} was not written")

@@ -7,7 +7,16 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.bulk_orders import Approval, BulkItems, BulkOrder, BulkRequest, BulkView, ItemsRequest, PlanAnswer
+    from redrive.bulk_orders import (
+        Approval,
+        ApprovalAnswer,
+        BulkItems,
+        BulkOrder,
+        BulkRequest,
+        BulkView,
+        ItemsRequest,
+        PlanAnswer,
+    )
     from redrive.contracts import Activity, Workflow
 
 TIMEOUT = timedelta(seconds=20)
@@ -28,8 +37,9 @@ class ApproveBulk:
     """Approve a plan."""
 
     @workflow.run
-    async def run(self, approval: Approval) -> None:
-        await _ask(Activity.APPROVE_BULK, approval, None)
+    async def run(self, approval: Approval) -> ApprovalAnswer:
+        answer: ApprovalAnswer = await _ask(Activity.APPROVE_BULK, approval, ApprovalAnswer)
+        return answer
 
 
 @workflow.defn(name=Workflow.DESCRIBE_BULK)

@@ -1,4 +1,4 @@
-"""`/bulk`: one order for many dead letters: planned, approved, started, followed, paused, resumed and stopped."""
+"""`/bulk`: one order for many dead letters: planned, started, followed, paused, resumed and stopped."""
 
 from typing import Annotated
 
@@ -22,7 +22,6 @@ from redrive.bulk_orders import (
     PlannedGroup,
 )
 from redrive.contracts import NAME_PATTERN, Message, Text255
-from redrive.dead_letters import Reason
 from store.bulk_lists import get_bulk, list_bulks, list_items
 
 router = APIRouter(prefix="/bulk", tags=["bulk"])
@@ -46,13 +45,6 @@ class BulkStartOrder(Ordering):
     order: BulkWish
     plan_hash: Text255
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
-
-
-class BulkApproval(Message):
-    """A yes to somebody else's plan, for an hour."""
-
-    plan_hash: Text255
-    reason: Reason
 
 
 class Bulks(Message):
@@ -103,7 +95,10 @@ async def plan(desk: TheDesk, _caller: Reader, tenant: OneTenant, wish: BulkWish
 
 @router.post("", status_code=202, responses=_REFUSALS)
 async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: BulkStartOrder) -> BulkAnswer:
-    """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are not those of the plan."""
+    """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are not those of the plan.
+
+    409 `APPROVAL_NEEDED` (`REDRIVE_APPROVALS=on`): the plan waits at `/approvals/{plan_hash}` for another admin.
+    """
     planned = BulkPlan(hash=wanted.plan_hash, order=BulkOrder(tenant=tenant, **dict(wanted.order)), count=0, groups=[])
     return await (await desk.redrive()).bulk.start(
         planned,
@@ -111,16 +106,8 @@ async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: Bulk
         reason=wanted.reason,
         allow_unsafe=wanted.allow_unsafe,
         request_id=wanted.request_id,
+        person=caller.person,
     )
-
-
-@router.post("/approvals", status_code=202, responses=_REFUSALS)
-async def approve(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: BulkApproval) -> BulkApproval:
-    """Say yes to somebody else's plan, for an hour (`REDRIVE_APPROVALS=on`)."""
-    await (await desk.redrive()).bulk.approve(
-        wanted.plan_hash, tenant=tenant, approved_by=caller.name, reason=wanted.reason
-    )
-    return wanted
 
 
 @router.get("/{bulk_id}", responses=refusals(404))

@@ -16,6 +16,7 @@ from redrive.bulk_orders import BulkOrder, BulkSelection, BulkVerb, BulkView, Bu
 from redrive.dead_letters import Verb
 from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError
+from store.approvals import list_approvals
 from store.bulk_lists import get_bulk, list_bulks, list_items
 
 router = page_router()
@@ -29,8 +30,10 @@ _FIELDS: Final = 1100
 
 @router.get("/bulk")
 async def bulks(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show the newest bulk operations."""
-    return show(request, caller, "bulks.html", rows=await list_bulks(await desk.pool(), tenant, _NEWEST))
+    """Show the newest bulk operations, and the plans that wait for another admin."""
+    pool = await desk.pool()
+    asked = [each for each in await list_approvals(pool, tenant) if each.dead_letter is None and not each.used_for]
+    return show(request, caller, "bulks.html", rows=await list_bulks(pool, tenant, _NEWEST), waiting=asked)
 
 
 class NewAsked(BaseModel):

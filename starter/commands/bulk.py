@@ -11,7 +11,7 @@ from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
 from starter.bulk_progress import follow_bulk, judge
 from starter.bulk_views import bulk_view, bulks_table, items_table
-from starter.orders import By, Reason, asked_by
+from starter.orders import By, Reason, asked_by, own_person
 from starter.records import open_records
 from starter.terminal import Json, console, errors
 from starter.views import print_json
@@ -191,9 +191,10 @@ async def approve(
     tenant: str = DEFAULT_TENANT,
     by: By = None,
 ) -> None:
-    """Say yes to somebody else's plan, for an hour. Needed where workers have `REDRIVE_APPROVALS=on`.
+    """Say yes to a plan that somebody else tried to start. Needed where workers have `REDRIVE_APPROVALS=on`.
 
-    Plan it yourself first, with the same words and the `--until` that the plan shows: the hash must be the same.
+    Plan it yourself first, with the same words and the `--until` that the plan shows: the hash must be the same. You
+    are your account here, whatever `--by` says.
 
     **Example**
 
@@ -205,5 +206,5 @@ async def approve(
         The tenant that the plan is about.
     """
     redrive = await Redrive.connect(read_settings())
-    await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason)
-    console.print(f"approved for an hour: {plan}", markup=False)
+    await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())
+    console.print(f"approved: {plan}; it can be started now, once", markup=False)

@@ -16,7 +16,7 @@ from starter.bulk_options import ALL, USUAL, Care, Chosen, bulk_order
 from starter.bulk_progress import follow_bulk, judge
 from starter.bulk_views import plan_view
 from starter.edits import chosen_output, input_patch
-from starter.orders import By, Reason, RequestId, asked_by
+from starter.orders import By, Reason, RequestId, asked_by, own_person
 from starter.records import open_records
 from starter.terminal import Json, Yes, confirm, console, errors
 from starter.views import print_json
@@ -166,6 +166,7 @@ async def _carry_out(order: BulkOrder, manner: Manner, reason: str, *, allow_uns
             reason=reason,
             allow_unsafe=allow_unsafe,
             request_id=manner.request_id or new_request_id(),
+            person=own_person(),
         )
         if manner.detach:
             _print_started(answer.bulk_id, answer.message, json=manner.json)

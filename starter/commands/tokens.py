@@ -2,19 +2,20 @@
 
 import os
 from dataclasses import replace
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from pydantic import SecretStr
 from rich.table import Table
 
-from redrive.access import Right, Role, parse_role
+from redrive.access import Right, Role, member, parse_role
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.errors import WrongUsage
 from starter.first_token import link_address, sign_in_link
-from starter.orders import By, asked_by
+from starter.orders import By, asked_by, own_person
 from starter.records import open_records
 from starter.stack.state import StateDirectory, find_running
 from starter.terminal import Json, console, errors, plain
@@ -42,6 +43,7 @@ async def create(
     tenant: str | None = None,
     right: list[Right] | None = None,
     expires: str = "90d",
+    for_: Annotated[str | None, Parameter(name="--for")] = None,
     by: By = None,
     json: Json = False,
 ) -> None:
@@ -66,12 +68,16 @@ async def create(
         role has; `payloads` must be named for staff and viewers.
     expires
         How long it lasts: `12h`, `30d`; at most 366 days.
+    for_
+        The person who will have it, as `redrive members` names them. Without it, you: whatever is approved with it is
+        approved by you.
     """
     wish = TokenWish(
         name=name,
         role=parse_role(role),
         tenant=tenant,
         created_by=asked_by(by),
+        person=own_person() if for_ is None else member(for_),
         lasts=parse_duration("--expires", expires),
         rights=frozenset(right) if right else None,
     )

@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -72,10 +73,17 @@ async def measure(rows: int) -> dict[str, Took]:
 
 
 async def _tokens(url: str) -> dict[str, str]:
-    wish = TokenWish(name="bench", role=Role.ADMIN, tenant=TENANT, created_by="bench", lasts=timedelta(hours=1))
+    wish = TokenWish(
+        name="bench",
+        role=Role.ADMIN,
+        tenant=TENANT,
+        created_by="bench",
+        person="account:bench",
+        lasts=timedelta(hours=1),
+    )
     async with await open_pool(url, max_size=1) as pool:
         admin = await create_token(pool, wish)
-    everything = TokenWish(name="bench", role=Role.OWNER, tenant=None, created_by="bench", lasts=timedelta(hours=1))
+    everything = replace(wish, role=Role.OWNER, tenant=None)
     return {"admin": admin.secret, "owner": (await create_owner_token(url, everything)).secret}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -42,6 +43,7 @@ class Pages:
                 "role": role,
                 "tenant": None if role is Role.OWNER else self.tenant,
                 "created_by": "the tests",
+                "person": f"member:{uuid.uuid4()}",
                 "lasts": timedelta(hours=1),
                 **changes,
             }

@@ -16,7 +16,9 @@ from store.tokens import TokenWish, create_token
 from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
 
 REQUEST = "everything"
-ADMIN = TokenWish(name="ada", role=Role.ADMIN, tenant=TENANT, created_by="the tests", lasts=timedelta(hours=12))
+ADMIN = TokenWish(
+    name="ada", role=Role.ADMIN, tenant=TENANT, created_by="the tests", person="member:ada", lasts=timedelta(hours=12)
+)
 
 
 @contextlib.asynccontextmanager

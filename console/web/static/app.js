@@ -31,6 +31,7 @@ async function send(form) {
   if (form.dataset.version) headers["If-Match"] = `"${form.dataset.version}"`;
   const answer = await fetch(form.dataset.api, { method: "POST", headers, body: JSON.stringify(fieldsOf(form)) });
   const said = await answer.json().catch(() => ({}));
+  if (said.code === "APPROVAL_NEEDED") return { approval: form.elements.plan_hash.value };
   if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then order it again.");
   if (!answer.ok) throw new Error([said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – "));
   return said;
@@ -58,6 +59,7 @@ document.addEventListener("submit", async (event) => {
 
 function done(form, said) {
   form.classList.remove("dirty");
+  if (said.approval) return location.assign(`/bulk/approvals/${said.approval}`);
   toast(said.message ?? form.dataset.done, "good");
   const secret = find(".secret", form);
   if (secret) {

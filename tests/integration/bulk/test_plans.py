@@ -9,7 +9,7 @@ from redrive import InvalidInput, Redrive, Registry
 from redrive.bulk_orders import BulkSelection, BulkStatus, PlannedStep
 from redrive.contracts import Effect
 from redrive.dead_letters import Mode
-from redrive.errors import ApprovalNeeded, BulkRefused, Category, PlanChanged, UnsafeEffects
+from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, Category, PlanChanged, SameEyes, UnsafeEffects
 from redrive.settings import Settings
 from tests.integration.bulk.lab import WHO, Case, register
 from worker import running_worker
@@ -111,33 +111,47 @@ async def test_a_request_id_belongs_to_one_order(case: Case) -> None:
 
 
 async def test_with_approvals_on_another_person_has_to_agree(careful: Case) -> None:
-    """Not oneself, not for another plan, and once only."""
+    """Not oneself under another name, not for a plan that nobody asked for, and not elsewhere."""
     await careful.park(1, 2)
     careful.mend()
     bulk = careful.redrive.bulk
-    plan = await bulk.plan(careful.order(selection=BulkSelection(letters=[careful.runs[1].workflow_id])))
+    plan, other = [
+        await bulk.plan(careful.order(selection=BulkSelection(letters=[careful.runs[number].workflow_id])))
+        for number in (1, 2)
+    ]
     assert plan.approval_needed
-    other = await bulk.plan(careful.order())
     yes = {"tenant": careful.tenant, "reason": "looked at it"}
-    await bulk.approve(plan.hash, approved_by="ada", **yes)
-    await bulk.approve(other.hash, approved_by="bob", **yes)
-    with pytest.raises(ApprovalNeeded, match="somebody other than 'ada'"):
-        await bulk.start(plan, **WHO)
-    await bulk.approve(plan.hash, approved_by="bob", **yes)
-    started = await bulk.start(plan, **WHO)
+    with pytest.raises(ApprovalNotFound):
+        await bulk.approve(plan.hash, approved_by="bob", **yes)
+    for wanted in (plan, other):
+        with pytest.raises(ApprovalNeeded, match="somebody other than 'ada'"):
+            await bulk.start(wanted, person="account:ada", **WHO)
+    with pytest.raises(SameEyes, match="zoe asked for it"):
+        await bulk.approve(plan.hash, approved_by="zoe", person="account:ada", **yes)
+    with pytest.raises(ApprovalNotFound):
+        await bulk.approve(plan.hash, approved_by="bob", tenant="elsewhere", reason="mischief")
+    await bulk.approve(plan.hash, approved_by="bob", person="account:bob", **yes)
+    started = await bulk.start(plan, person="account:ada", **WHO)
     await careful.until(started, BulkStatus.DONE)
-    approved = [entry["actor"] for entry in await careful.audit() if entry["action"] == "bulk_approved"]
-    assert approved == ["ada", "bob", "bob"]
+    with pytest.raises(ApprovalNeeded):
+        await bulk.start(other, person="account:ada", **WHO)
+    lines = [(entry["action"], entry["actor"]) for entry in await careful.audit() if entry["action"].startswith("appr")]
+    assert lines == [("approval_asked", "ada"), ("approval_asked", "ada"), ("approved", "bob")]
 
 
 async def test_an_approval_is_good_for_an_hour(careful: Case) -> None:
     """After that somebody has to look again."""
     await careful.park(1)
-    plan = await careful.redrive.bulk.plan(careful.order())
-    await careful.redrive.bulk.approve(plan.hash, tenant=careful.tenant, approved_by="bob", reason="looked at it")
-    await careful.rows(
-        "UPDATE redrive.bulk_approvals SET approved_at = approved_at - interval '61 minutes' WHERE tenant = $1",
-        careful.tenant,
-    )
+    bulk = careful.redrive.bulk
+    plan = await bulk.plan(careful.order())
+    yes = {"tenant": careful.tenant, "approved_by": "bob", "reason": "looked at it"}
     with pytest.raises(ApprovalNeeded):
-        await careful.redrive.bulk.start(plan, **WHO)
+        await bulk.start(plan, **WHO)
+    await bulk.approve(plan.hash, **yes)
+    await careful.rows(
+        "UPDATE redrive.approvals SET expires_at = expires_at - interval '61 minutes' WHERE tenant = $1", careful.tenant
+    )
+    with pytest.raises(ApprovalNotFound, match="the hour is over"):
+        await bulk.approve(plan.hash, **yes)
+    with pytest.raises(ApprovalNeeded):
+        await bulk.start(plan, **WHO)

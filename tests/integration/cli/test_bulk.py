@@ -1,6 +1,9 @@
 """`redrive bulk …`: one order for many dead letters, with real processes."""
 
-from tests.conftest import eventually
+from pathlib import Path
+
+from tests.conftest import WorkerFactory, eventually
+from tests.integration.cli.command import CommandLine
 from tests.integration.cli.desk import WHY, Desk
 
 
@@ -56,3 +59,25 @@ async def test_what_is_stopped_is_told_by_the_exit_code(desk: Desk) -> None:
     assert watched.sentence.startswith("stopped: a test; 0 of 2 applied, 1 skipped, 1 failed")
     actions = [action for action, who in await desk.audit() if action.startswith("bulk") and who == "ada"]
     assert actions == ["bulk_started", "bulk_paused", "bulk_stopped"]
+
+
+async def test_one_account_is_one_pair_of_eyes(desk: Desk, worker: WorkerFactory, tmp_path: Path) -> None:
+    """Where approvals are on, the name after --by makes nobody another person; somebody else's yes lets it start."""
+    letter = await desk.park()
+    async with worker(approvals=True) as careful:
+        queue = {"REDRIVE_TASK_QUEUE": careful.settings.task_queue}
+        command = CommandLine(tmp_path, **desk.command.variables | queue)
+        order = ("bulk", "discard", "--letter", letter.workflow_id, "--tenant", desk.tenant, *WHY, "--yes")
+        plan = (await command(*order, "--dry-run", "--json")).document
+        until = ("--until", plan["order"]["selection"]["until"])
+        refused = await command(*order, *until)
+        assert refused.sentence.endswith("[APPROVAL_NEEDED]")
+        assert plan["hash"] in refused.sentence
+        why = ("--tenant", desk.tenant, "--reason", "looked at it", "--by", "zoe")
+        own = await command("bulk", "approve", plan["hash"], *why)
+        assert own.sentence.endswith("[same_eyes]")
+        yes = {"tenant": desk.tenant, "approved_by": "bob", "reason": "looked at it", "person": "account:somebody else"}
+        await careful.redrive.bulk.approve(plan["hash"], **yes)
+        started = await command(*order, *until)
+        assert started.code == 0, started.err
+    await desk.until(letter, "discarded")

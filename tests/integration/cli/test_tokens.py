@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.access import Role
+from redrive.access import Role, member
+from starter.orders import own_person
 from starter.stack.state import StackInfo
 from store.pool import open_pool
 from store.tokens import token_principal
@@ -37,6 +38,18 @@ async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: Sta
         token = listed.document[0]["id"]
         assert (await redrive("tokens", "revoke", token)).code == 0
         assert await token_principal(pool, secret) is None
+
+
+async def test_tokens_of_one_account_are_one_person(redrive: CommandLine, stack: StackInfo) -> None:
+    """Whatever name is given, the account answers for its tokens, but for those that it makes for somebody else."""
+    tenant = new_tenant()
+    words = ("tokens", "create", "--name", "x", "--role", "admin", "--tenant", tenant)
+    made = [await redrive(*words, *more) for more in ((), ("--by", "zoe"), ("--for", "ada@example.org"))]
+    async with await open_pool(stack.database_url.get_secret_value(), max_size=1) as pool:
+        found = [await token_principal(pool, each.out.strip()) for each in made]
+    own, renamed, others = (each.person for each in found if each)
+    assert own == renamed == own_person()
+    assert others == member("ada@example.org")
 
 
 async def test_a_person_is_given_a_place(redrive: CommandLine) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -103,6 +104,7 @@ def make_token(pool: Pool, stack: StackInfo, tenant: str) -> MakeToken:
                 "role": role,
                 "tenant": None if role is Role.OWNER else tenant,
                 "created_by": "the tests",
+                "person": f"member:{uuid.uuid4()}",
                 "lasts": timedelta(hours=1),
                 **changes,
             }

@@ -10,10 +10,12 @@ from console.app import build_app
 from redrive.access import Role
 from redrive.contracts import RunStatus
 from redrive.settings import Settings
+from store.tenancy import Pool, transaction
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
 
+YES = {"reason": "looked at it"}
 EDIT = {"reason": "a typo", "request_id": "edit-1", "input_patch": {"n": 41, "note": None}}
 
 
@@ -51,12 +53,14 @@ async def test_an_edit_waits_for_another_admin(
     waiting = (await ben.get("/api/v1/approvals")).json()["approvals"]
     assert [each["plan"]["input_patch"] for each in waiting] == [{"n": 41, "note": None}]
     approve = f"/api/v1/approvals/{waiting[0]['plan_hash']}"
-    own = await ann.post(approve)
+    own = await ann.post(approve, json=YES)
     assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
     async with client_of(strict, await make_token(tenant=new_tenant())) as foreign:
-        assert (await foreign.post(approve)).status_code == 404
+        assert (await foreign.post(approve, json=YES)).status_code == 404
         assert (await foreign.get("/api/v1/approvals")).json() == {"approvals": []}
-    assert (await ben.post(approve)).status_code == 200
+    assert (await ben.post(approve)).status_code == 422
+    assert (await ben.post(approve, json=YES)).json()["approval_reason"] == YES["reason"]
+    assert (await ben.post(approve, json=YES)).status_code == 200
     first = await ann.post(replay, json=EDIT)
     assert first.status_code == 202
     await case.until(RunStatus.SUCCESS)
@@ -73,24 +77,44 @@ async def test_an_approval_is_for_that_edit_alone(ann: httpx.AsyncClient, ben: h
     planned = (await ann.post(f"{letter}/plan", json={"input_patch": {"n": 41, "note": None}})).json()
     assert planned["needs_approval"]
     await ann.post(f"{letter}/replay", json=EDIT)
-    assert (await ben.post(f"/api/v1/approvals/{planned['hash']}")).status_code == 200
+    assert (await ben.post(f"/api/v1/approvals/{planned['hash']}", json=YES)).status_code == 200
     other = await ann.post(f"{letter}/replay", json=EDIT | {"input_patch": {"n": 999}})
     assert other.json()["code"] == "approval_needed"
     resolved = await ann.post(f"{letter}/resolve", json={"reason": "by hand", "output": {"step": "second", "n": 1}})
     assert resolved.json()["code"] == "approval_needed"
-    assert (await ben.post("/api/v1/approvals/none")).status_code == 404
+    assert (await ben.post("/api/v1/approvals/none", json=YES)).status_code == 404
     assert (await ann.post(f"{letter}/replay", json={"reason": "as it is"})).status_code == 202
 
 
 async def test_a_token_of_ones_own_is_no_second_pair(strict: FastAPI, ann: httpx.AsyncClient, case: Case) -> None:
-    """A token that somebody made over the API counts as them."""
+    """A token that somebody made over the API counts as them, and so does one that was made with that."""
     await case.park("second")
-    made = await ann.post("/api/v1/tokens", json={"name": "a friend", "role": "admin"})
+    wanted = {"name": "a friend", "role": "admin"}
+    secret = (await ann.post("/api/v1/tokens", json=wanted)).json()["secret"]
     await ann.post(f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay", json=EDIT)
     waiting = (await ann.get("/api/v1/approvals")).json()["approvals"]
-    async with client_of(strict, made.json()["secret"]) as friend:
-        answer = await friend.post(f"/api/v1/approvals/{waiting[0]['plan_hash']}")
-    assert (answer.status_code, answer.json()["code"]) == (409, "same_eyes")
+    async with client_of(strict, secret) as friend:
+        further = (await friend.post("/api/v1/tokens", json=wanted)).json()["secret"]
+    for each in (secret, further):
+        async with client_of(strict, each) as friend:
+            answer = await friend.post(f"/api/v1/approvals/{waiting[0]['plan_hash']}", json=YES)
+        assert (answer.status_code, answer.json()["code"]) == (409, "same_eyes")
+
+
+async def test_an_hour_is_all_there_is(ann: httpx.AsyncClient, ben: httpx.AsyncClient, pool: Pool, case: Case) -> None:
+    """After it nothing is approved, and what was approved is not carried out; asked again, it waits again."""
+    await case.park("second")
+    replay = f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay"
+    await ann.post(replay, json=EDIT)
+    approve = f"/api/v1/approvals/{(await ben.get('/api/v1/approvals')).json()['approvals'][0]['plan_hash']}"
+    await ben.post(approve, json=YES)
+    async with transaction(pool, case.tenant) as connection:
+        await connection.execute("UPDATE approvals SET expires_at = expires_at - interval '61 minutes'")
+    late = await ben.post(approve, json=YES)
+    assert (late.status_code, late.json()["code"]) == (404, "approval_not_found")
+    assert (await ann.post(replay, json=EDIT)).json()["code"] == "approval_needed"
+    assert (await ben.get(approve)).json()["approved_by"] is None
+    assert (await ben.post(approve, json=YES)).status_code == 200
 
 
 async def test_a_viewer_sees_that_there_is_an_edit_but_not_which(

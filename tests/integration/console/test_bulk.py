@@ -16,7 +16,9 @@ BULK = "/api/v1/bulk"
 REPLAY = {"verb": "replay", "selection": {"step": "second"}}
 
 
-async def _until(client: httpx.AsyncClient, bulk_id: str, status: str) -> dict[str, Any]:
+async def until_bulk(client: httpx.AsyncClient, bulk_id: str, status: str) -> dict[str, Any]:
+    """Wait until a bulk operation has a status."""
+
     async def has() -> dict[str, Any] | None:
         view: dict[str, Any] = (await client.get(f"{BULK}/{bulk_id}")).json()
         return view if view["status"] == status else None
@@ -42,7 +44,7 @@ async def test_a_group_is_replayed_and_watched(live: str, make_token: MakeToken,
         assert started.status_code == 202
         bulk_id = started.json()["bulk_id"]
         assert (await admin.post(BULK, json=order | {"request_id": case.name})).json()["bulk_id"] == bulk_id
-        assert (await _until(admin, bulk_id, "DONE"))["progress"]["applied"] == 2
+        assert (await until_bulk(admin, bulk_id, "DONE"))["progress"]["applied"] == 2
         items = (await admin.get(f"{BULK}/{bulk_id}/items")).json()["items"]
         assert [item["status"] for item in items] == ["APPLIED", "APPLIED"]
         assert [view["id"] for view in (await admin.get(BULK)).json()["bulk"]] == [bulk_id]
@@ -70,7 +72,7 @@ async def test_a_bulk_operation_is_paused_and_stopped(admin: httpx.AsyncClient, 
     assert (await admin.post(f"{BULK}/{bulk_id}/pause", json=why)).json()["status"] == "PAUSED"
     assert (await admin.post(f"{BULK}/{bulk_id}/resume", json=why)).json()["status"] == "RUNNING"
     assert (await admin.post(f"{BULK}/{bulk_id}/stop", json=why)).status_code == 202
-    progress = (await _until(admin, bulk_id, "STOPPED"))["progress"]
+    progress = (await until_bulk(admin, bulk_id, "STOPPED"))["progress"]
     assert progress["skipped"] >= 2
     assert progress["total"] == progress["skipped"] + progress["failed"] + progress["applied"] == 3
 

@@ -11,7 +11,10 @@ from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
 from redrive.access import Role
+from redrive.bulk_orders import BulkOrder, BulkPlan, BulkStart
 from redrive.contracts import RunStatus
+from redrive.dead_letters import Verb
+from store.bulk_approvals import ask_plan_approval
 from store.tenancy import Pool
 from store.tokens import list_tokens, revoke_token
 from tests.integration.console.conftest import MakeToken, client_of
@@ -67,7 +70,6 @@ TABLE: dict[tuple[str, str], Row] = {
     # An owner has to name the tenant of a bulk operation; a tenant without dead letters has nothing to plan.
     ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 400, 422, {"verb": "discard"}),
     ("POST", "/api/v1/bulk"): Row(401, 403, 403, 409, 400, 422, STALE),
-    ("POST", "/api/v1/bulk/approvals"): Row(401, 403, 403, 202, 202, 422, WHY | {"plan_hash": "old"}),
     ("GET", "/api/v1/bulk/{bulk_id}"): READ_ONE,
     ("GET", "/api/v1/bulk/{bulk_id}/items"): READ_ONE,
     # It has ended: there is nothing left to pause.
@@ -75,7 +77,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/bulk/{bulk_id}/resume"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("POST", "/api/v1/bulk/{bulk_id}/stop"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("GET", "/api/v1/approvals"): READ,
-    ("POST", "/api/v1/approvals/{plan_hash}"): Row(401, 403, 403, 404, 404, 404),
+    # The admin asked for it: an owner, who is somebody else, approves it.
+    ("GET", "/api/v1/approvals/{plan_hash}"): READ_ONE,
+    ("POST", "/api/v1/approvals/{plan_hash}"): Row(401, 403, 403, 409, 404, 200, WHY),
     ("GET", "/api/v1/modules"): READ,
     ("GET", "/api/v1/audit"): READ,
     ("GET", "/api/v1/tokens"): Row(401, 403, 403, 200, 200, 200),
@@ -104,6 +108,7 @@ TABLE: dict[tuple[str, str], Row] = {
     # The form says nothing, not even the verb.
     ("POST", "/bulk/plan"): Row(401, 403, 403, 400, 400, 422),
     ("GET", "/bulk/{bulk_id}"): READ_ONE,
+    ("GET", "/bulk/approvals/{plan_hash}"): READ_ONE,
     ("GET", "/runs"): READ,
     ("GET", "/runs/{run_id}"): READ_ONE,
     ("GET", "/modules"): READ,
@@ -145,7 +150,7 @@ async def scene(
     case.service.broken.clear()
     await case.start()
     await case.until(RunStatus.SUCCESS)
-    secrets = {role.value: await make_token(role) for role in Role}
+    secrets = {role.value: await make_token(role, person=_person(case, role)) for role in Role}
     secrets["foreign"] = await make_token(tenant=new_tenant())
     secrets["revoked"] = await make_token(name="to be revoked")
     revoked = next(row for row in await list_tokens(pool, case.tenant) if row.name == "to be revoked")
@@ -157,7 +162,21 @@ async def scene(
     people["made up"] = client_of(app, "rdt_made-up")
     bulk_id = await _ended_bulk(people["admin"], case)
     names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id, "bulk_id": bulk_id}
-    return Scene(people, names | {"plan_hash": "0" * 64, "secret": "made-up"})
+    return Scene(people, names | {"plan_hash": await _waiting_plan(pool, case), "secret": "made-up"})
+
+
+async def _waiting_plan(pool: Pool, case: Case) -> str:
+    """Have a plan of the admin's wait, as a worker with approvals on does, and return its hash."""
+    order = BulkOrder(tenant=case.tenant, verb=Verb.DISCARD)
+    plan = BulkPlan(hash=case.name, order=order, count=1, groups=[])
+    who = WHY | {"requested_by": "the admin", "person": _person(case, Role.ADMIN)}
+    start = BulkStart(request_id=case.name, order=order, plan_hash=plan.hash, **who)
+    await ask_plan_approval(pool, start, plan.model_dump(mode="json"))
+    return plan.hash
+
+
+def _person(case: Case, role: Role) -> str:
+    return f"member:{role.value}@{case.tenant}"
 
 
 async def _ended_bulk(admin: httpx.AsyncClient, case: Case) -> str:

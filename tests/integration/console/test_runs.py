@@ -9,15 +9,16 @@ from tests.integration.dead_letters.lab import Case
 RUNS = "/api/v1/runs"
 
 
-def _order(case: Case, **changes: object) -> dict[str, object]:
+def order_of(case: Case, **changes: object) -> dict[str, object]:
+    """Return a start of the case's run."""
     return {"pipeline": "three", "payload": {"case": case.name, "n": 1} | changes}
 
 
 async def test_a_key_starts_one_run(admin: httpx.AsyncClient, case: Case) -> None:
     """The first start answers 201 with its address, the second 200 and says that it is the first one's answer."""
     key = {"Idempotency-Key": f"order:{case.name}"}
-    first = await admin.post(RUNS, json=_order(case), headers=key)
-    second = await admin.post(RUNS, json=_order(case), headers=key)
+    first = await admin.post(RUNS, json=order_of(case), headers=key)
+    second = await admin.post(RUNS, json=order_of(case), headers=key)
     assert (first.status_code, second.status_code) == (201, 200)
     assert second.headers["Idempotent-Replayed"] == "true"
     assert first.json()["run_id"] == second.json()["run_id"]
@@ -30,10 +31,10 @@ async def test_a_key_starts_one_run(admin: httpx.AsyncClient, case: Case) -> Non
 async def test_a_key_answers_with_what_came_of_its_run(admin: httpx.AsyncClient, case: Case) -> None:
     """Once the run has ended its key gives the output; with another payload the key is refused, and starts nothing."""
     key = {"Idempotency-Key": f"order:{case.name}"}
-    case.run_id = (await admin.post(RUNS, json=_order(case), headers=key)).json()["run_id"]
+    case.run_id = (await admin.post(RUNS, json=order_of(case), headers=key)).json()["run_id"]
     await case.until(RunStatus.SUCCESS)
-    again = await admin.post(RUNS, json=_order(case), headers=key)
-    other = await admin.post(RUNS, json=_order(case, n=2), headers=key)
+    again = await admin.post(RUNS, json=order_of(case), headers=key)
+    other = await admin.post(RUNS, json=order_of(case, n=2), headers=key)
     assert (again.status_code, again.json()["status"]) == (200, "SUCCESS")
     assert again.json()["response"] == (await case.redrive.result(case.run_id)).output
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
@@ -41,7 +42,7 @@ async def test_a_key_answers_with_what_came_of_its_run(admin: httpx.AsyncClient,
 
 async def test_a_bad_key_is_named(admin: httpx.AsyncClient, case: Case) -> None:
     """A key with a blank in it gives 400, and the header's name."""
-    answer = await admin.post(RUNS, json=_order(case), headers={"Idempotency-Key": "two words"})
+    answer = await admin.post(RUNS, json=order_of(case), headers={"Idempotency-Key": "two words"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_key")
     assert answer.json()["places"][0]["place"] == "header.Idempotency-Key"
 
@@ -57,7 +58,7 @@ async def test_what_no_worker_knows_is_refused(admin: httpx.AsyncClient, case: C
 
 async def test_lists_runs_page_by_page(admin: httpx.AsyncClient, case: Case) -> None:
     """Temporal's list, in pages, of the tenant alone; a cursor of another list is refused."""
-    started = {(await admin.post(RUNS, json=_order(case))).json()["run_id"] for _ in range(3)}
+    started = {(await admin.post(RUNS, json=order_of(case))).json()["run_id"] for _ in range(3)}
 
     async def listed() -> set[str] | None:
         rows = (await admin.get(RUNS)).json()["runs"]

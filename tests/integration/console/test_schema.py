@@ -1,17 +1,20 @@
 """The API keeps to its own description: schemathesis sends what it allows, and what it does not, as every role."""
 
 import asyncio
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import hypothesis
 import pytest
 import requests
 import schemathesis
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
 from hypothesis import HealthCheck
 from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup, ServerError
 from schemathesis.core.result import Ok
+from schemathesis.openapi.checks import JsonSchemaError, UndefinedStatusCode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -19,22 +22,48 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from redrive.access import Role
-from tests.integration.console.conftest import MakeToken
+from tests.integration.console.conftest import MakeToken, served
 
 Operation = APIOperation[Any, Any, Any, Any]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # Its answer has no end: see test_events.py.
 ENDLESS = {"/api/v1/events"}
+# What the requests of each must have met at least: who is let in, and what is refused.
+MET = {
+    "nobody": {200, 401},
+    "viewer": {200, 403, 404, 422},
+    "staff": {200, 403, 404},
+    "admin": {200, 404, 422},
+    "owner": {200, 404, 422},
+}
 EXAMPLES = {"nobody": 1, "viewer": 2, "staff": 1, "admin": 4, "owner": 2}
 
 
+class Tried(NamedTuple):
+    """One request that was sent, and the status of its answer."""
+
+    method: str
+    path: str
+    mode: GenerationMode
+    status: int
+
+
 def _operations(app: FastAPI) -> list[Operation]:
-    schema = schemathesis.openapi.from_dict(app.openapi())
-    found = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    results = list(schemathesis.openapi.from_dict(app.openapi()).get_all_operations())
+    found = [result.ok() for result in results if isinstance(result, Ok)]
+    assert len(found) == len(results), "part of the schema cannot be read"
     return [operation for operation in found if operation.path not in ENDLESS]
 
 
-def _try(operation: Operation, mode: GenerationMode, examples: int, live: str, token: str) -> None:
+def _described(app: FastAPI) -> set[tuple[str, str]]:
+    """Return every method and path of the schema, as it is written there."""
+    paths = app.openapi()["paths"].items()
+    return {(method.upper(), path) for path, item in paths for method in item if path not in ENDLESS}
+
+
+def _try(operation: Operation, mode: GenerationMode, examples: int, live: str, token: str) -> list[Tried]:
+    """Send requests of one kind to one operation, check each answer, and return what was sent."""
+    tried: list[Tried] = []
     with requests.Session() as session:
 
         @hypothesis.settings(
@@ -50,14 +79,42 @@ def _try(operation: Operation, mode: GenerationMode, examples: int, live: str, t
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             response = case.call(base_url=live, headers=headers, session=session)
             case.validate_response(response, checks=CHECKS)
+            tried.append(Tried(operation.method.upper(), operation.path, mode, response.status_code))
 
         attempt()
+    return tried
 
 
 @pytest.mark.parametrize("who", EXAMPLES)
 async def test_no_request_meets_an_error_of_ours(app: FastAPI, live: str, make_token: MakeToken, who: str) -> None:
     """Whatever is sent, by whomever: an answer that the schema describes, and never a 5xx."""
     token = await make_token(Role(who)) if who != "nobody" else ""
+    tried: list[Tried] = []
     for operation in _operations(app):
         for mode in GenerationMode:
-            await asyncio.to_thread(_try, operation, mode, EXAMPLES[who], live, token)
+            tried += await asyncio.to_thread(_try, operation, mode, EXAMPLES[who], live, token)
+    assert {(each.method, each.path) for each in tried} == _described(app)
+    assert {each.mode for each in tried} == set(GenerationMode)
+    assert [each for each in tried if each.status >= 500] == []
+    met = {each.status for each in tried}
+    assert met >= MET[who], f"the requests never got to the answers {MET[who] - met}"
+
+
+async def test_an_answer_that_is_not_described_is_found() -> None:
+    """The test above can fail: a 500, a status and a body that the schema does not know are each found."""
+    app = FastAPI()
+
+    @app.get("/{what}", response_model=dict[str, int])
+    async def answer(what: Literal["error", "status", "body"]) -> Response:
+        status = {"error": 500, "status": 418, "body": 200}[what]
+        return JSONResponse({"n": "many"}, status_code=status)
+
+    schema = app.openapi()
+    parameter = schema["paths"]["/{what}"]["get"]["parameters"][0]["schema"]
+    async with served(app) as address:
+        for what, failure in (("error", ServerError), ("status", UndefinedStatusCode), ("body", JsonSchemaError)):
+            parameter["enum"] = [what]
+            (operation,) = _operations(app)
+            with pytest.raises(FailureGroup) as found:
+                await asyncio.to_thread(_try, operation, GenerationMode.POSITIVE, 1, address, "")
+            assert failure in {type(each) for each in found.value.exceptions}

@@ -154,3 +154,29 @@ async def test_bookkeeping_is_closed_to_the_application(database_url: str) -> No
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await connection.execute("DELETE FROM redrive.migrations")
     await connection.close()
+
+
+async def test_older_tokens_count_as_whoever_made_them(database_url: str, directory: Path) -> None:
+    """Tokens that the command line made before are one person's, with those made by them; nothing is said of it."""
+    later = [file for file in directory.glob("*.sql") if file.stem >= "0012"]
+    held = [file.rename(file.with_suffix(".held")) for file in later]
+    await migrate(database_url, directory)
+    connection = await connect(database_url)
+    await connection.execute(
+        """
+        INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, person, expires_at)
+        SELECT id, 'acme', id, 'admin', '{read}', id::bytea, maker, person, now()
+        FROM (VALUES ('one', 'ada', 'token:one'), ('two', 'ada', 'token:two'), ('child', 'one', 'token:one'),
+                     ('bob', 'bob', 'token:bob'), ('signed', 'eve', 'member:eve')) AS made (id, maker, person)
+        """
+    )
+    for file in held:
+        file.rename(file.with_suffix(".sql"))
+    await migrate(database_url, directory)
+    rows = await connection.fetch("SELECT id, person FROM redrive.api_tokens")
+    audited = await connection.fetch("SELECT DISTINCT action FROM redrive.audit_log")
+    await connection.close()
+    ada, bob = "account:ada", "account:bob"
+    expected = {"one": ada, "two": ada, "child": ada, "bob": bob, "signed": "member:eve"}
+    assert {row["id"]: row["person"] for row in rows} == expected
+    assert [row["action"] for row in audited] == ["token_created"]

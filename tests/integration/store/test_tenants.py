@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from redrive.bulk_orders import Approval, BulkOrder, BulkStart
+from redrive.bulk_orders import BulkOrder, BulkPlan, BulkStart
 from redrive.claims import ClaimRequest
 from redrive.dead_letters import Verb
 from store import dead_letters
-from store.bulk_approvals import put_approval
+from store.bulk_approvals import ask_plan_approval
 from store.bulks import open_bulk
 from store.dead_messages import put_dead
 from store.keys import claim_key
@@ -25,12 +25,12 @@ from tests.integration.store.letters import exhausted, new_letter, new_tenant, r
 from tests.integration.store.retries import new_dead, new_retry
 from tests.integration.store.test_dead_letters import Owner
 
-BULK_TABLES = ["bulk_operations", "bulk_items", "bulk_approvals"]
+BULK_TABLES = ["bulk_operations", "bulk_items", "approvals"]
 EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
 KEY_TABLES = ["idempotency_keys", "step_results"]
 MESSAGE_TABLES = ["retry_queue", "dead_messages"]
 # Who may come in: what nobody may do with these is in tests/integration/console/test_hostile.py.
-ACCESS_TABLES = {"api_tokens", "members", "sessions", "approvals"}
+ACCESS_TABLES = {"api_tokens", "members", "sessions"}
 TABLES = [
     "runs",
     "dead_letters",
@@ -64,8 +64,9 @@ async def filled(pool: Pool, tenant: str) -> str:
     await dead_letters.record_exhausted(pool, exhausted(letter))
     order = BulkOrder(tenant=tenant, verb=Verb.DISCARD)
     start = BulkStart(request_id=tenant, order=order, plan_hash="plan", requested_by="ada", reason="why")
-    await open_bulk(pool, start, bool, approvals=False)
-    await put_approval(pool, Approval(tenant=tenant, plan_hash="plan", approved_by="bob", reason="why"))
+    plan = BulkPlan(hash="plan", order=order, count=0, groups=[])
+    await open_bulk(pool, start, lambda _members: plan, approvals=False)
+    await ask_plan_approval(pool, start, plan.model_dump(mode="json"))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
     await put_some_events(pool, tenant)
     expires_at = datetime.now(UTC) + timedelta(days=1)
@@ -121,7 +122,8 @@ async def test_rows_of_others_are_not_seen(pool: Pool, filled: str, table: str, 
         "INSERT INTO runs (run_id, tenant, pipeline, status, started_at) VALUES ('x', '{}', 'p', 'SUCCESS', now())",
         "INSERT INTO alerts (tenant, fingerprint, count, sent_at) VALUES ('{}', 'f', 1, now())",
         "INSERT INTO audit_log (tenant, action, actor) VALUES ('{}', 'refused', 'mallory')",
-        "INSERT INTO bulk_approvals (tenant, plan_hash, approved_by, reason) VALUES ('{}', 'p', 'mallory', 'r')",
+        "INSERT INTO approvals (tenant, plan_hash, plan, reason, requested_by, requested_person) "
+        "VALUES ('{}', 'p', '{{}}', 'r', 'mallory', 'mallory')",
         'INSERT INTO bulk_operations SELECT (jsonb_populate_record(bulk, \'{{"id": "x"}}\')).* '
         "FROM bulk_operations AS bulk WHERE tenant = '{}'",
         "INSERT INTO bulk_items SELECT (jsonb_populate_record(item, '{{\"position\": 7}}')).* "
@@ -199,7 +201,7 @@ async def test_nobody_is_called_everybody(pool: Pool, name: str) -> None:
         "DELETE FROM dead_events",
         "DELETE FROM bulk_operations",
         "DELETE FROM bulk_items",
-        "DELETE FROM bulk_approvals",
+        "DELETE FROM approvals",
         "DELETE FROM dead_messages",
         "TRUNCATE retry_queue",
         "TRUNCATE dead_letters CASCADE",

@@ -1,0 +1,95 @@
+"""Two admins in two browsers: one plans a bulk operation, the other approves it, the first starts it."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from redrive import Registry, RunStatus
+from tests.browser.pages import PATIENCE, Pages, serious_violations, serving
+from tests.browser.test_console import case_of
+from tests.conftest import Running, WorkerFactory
+from tests.integration.dead_letters.lab import Case, register
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture
+async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Running]:
+    """A worker that wants two pairs of eyes."""
+    register(registry)
+    async with worker(approvals=True) as running:
+        yield running
+
+
+@pytest.fixture
+async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
+    """A console that does, too."""
+    async with serving(running.settings, browser) as pages:
+        yield pages
+
+
+async def test_two_admins_replay_a_group(running: Running, pages: Pages) -> None:
+    """Planned by one, who waits; approved by the other, from the list; started by the first, whose page went live."""
+    cases = [await case_of(running, pages).park("first") for _ in range(2)]
+    for case in cases:
+        case.mend()
+    ann = await pages.signed_in(token={"name": "ann"})
+    ben = await pages.signed_in(token={"name": "ben"})
+    sent = await ask(ann)
+    await expect(ann.locator("#decision")).to_contain_text("Send them the address of this page")
+    await expect(ann.get_by_role("button", name="Approve")).to_have_count(0)
+    await approve(ben, sent)
+    await expect(ann.locator("#approval")).to_contain_text(re.compile("Approved by ben .*two runs, one cause", re.S))
+    problems = await serious_violations(ann) + await serious_violations(ben)
+    await start(ann, cases)
+    await ben.goto(sent)
+    await expect(ben.locator("#decision").get_by_role("link", name="Watch it")).to_be_visible()
+    await ben.goto("/bulk")
+    await expect(ben.locator(".waiting")).to_have_count(0)
+    assert problems + await serious_violations(ben) == []
+
+
+async def ask(page: Page) -> str:
+    """Plan the group and press the button. Return the address at which the plan waits."""
+    await page.goto("/dead-letters")
+    await page.locator(".groups > li").get_by_role("link", name="Replay all").click()
+    await expect(page.locator(".planned")).to_contain_text("waits for another admin")
+    await page.get_by_label("Reason").fill("the provider is back")
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page.locator("h1")).to_have_text("Replay 2 dead letters")
+    await expect(page.locator(".title .status")).to_have_text("waits")
+    return page.url
+
+
+async def approve(page: Page, sent: str) -> None:
+    """Find the plan in the list, read it, and say yes."""
+    await page.goto("/bulk")
+    waiting = page.locator(".waiting tbody tr")
+    await expect(waiting).to_contain_text("the provider is back")
+    assert await serious_violations(page) == []
+    await waiting.get_by_role("link").click()
+    await expect(page).to_have_url(sent)
+    await expect(page.locator("#approval")).to_contain_text(re.compile("ann .*the provider is back", re.S))
+    await expect(page.locator(".planned-groups")).to_contain_text(
+        re.compile("first runs again.*then second, third", re.S)
+    )
+    assert await serious_violations(page) == []
+    await page.get_by_role("link", name="Look at the dead letters").click()
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    await page.goto(sent)
+    await page.get_by_label("Why you approve").fill("two runs, one cause")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator(".title .status")).to_have_text("approved")
+
+
+async def start(page: Page, cases: list[Case]) -> None:
+    """Start what was approved, and watch it to its end."""
+    await expect(page.get_by_label("Reason")).to_have_value("the provider is back")
+    await page.get_by_role("button", name="Replay").click()
+    await expect(page).to_have_url(re.compile("/bulk/bulk-"))
+    await expect(page.locator(".title .status")).to_have_text("done")
+    await expect(page.locator(".figures")).to_contain_text(re.compile(r"Applied\s*2"))
+    for case in cases:
+        await case.until(RunStatus.SUCCESS)

@@ -1,7 +1,6 @@
 """The `redrive` command: puts the words together and turns errors into sentences and exit codes."""
 
 import importlib.metadata
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -9,6 +8,7 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
 from redrive.logs import configure_logging
+from redrive.program import leave
 from starter.errors import RunParked, WrongUsage
 from starter.terminal import errors
 
@@ -56,14 +56,7 @@ app.command("starter.commands.messages:app", name="messages")
 def main() -> NoReturn:
     """Run the command line."""
     configure_logging("warning", "auto")
-    code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        code = code or 1
-    # Interpreter shutdown with Temporal's native threads alive can crash; everything is closed by now.
-    os._exit(code)
+    leave(run(sys.argv[1:]))
 
 
 def run(words: list[str]) -> int:

@@ -170,7 +170,7 @@ async def _serve_default(settings: Settings) -> None:
 
 def main() -> None:
     """Run the bridge as a program."""
-    run_program(_serve_default, failed="bridge.failed")
+    run_program("bridge", _serve_default, failed="bridge.failed")
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ async def serve(settings: Settings) -> None:
 
 def main() -> None:
     """Run the worker as a program."""
-    run_program(serve, failed="worker.failed")
+    run_program("worker", serve, failed="worker.failed")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from redrive.program import run_program
 
 def main() -> None:
     """Run the console."""
-    run_program(serve, failed="console.not_started")
+    run_program("console", serve, failed="console.not_started")
 
 
 if __name__ == "__main__":

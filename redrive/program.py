@@ -12,17 +12,19 @@ from redrive.errors import RedriveError
 from redrive.logs import configure_logging, get_logger
 from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
+from redrive.tracing import finish_tracing, start_tracing
 
 log = get_logger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_program(serve: Callable[[Settings], Coroutine[Any, Any, None]], *, failed: str) -> NoReturn:
+def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, failed: str) -> NoReturn:
     """Run a process from its settings to its end. When it cannot go on, the event `failed` says why in one sentence."""
     code = 0
     configure_logging()
     try:
+        start_tracing(f"redrive-{name}")
         settings = read_settings()
         prepare(settings)
         asyncio.run(serve(settings))
@@ -39,6 +41,7 @@ def prepare(settings: Settings) -> None:
 
 def leave(code: int) -> NoReturn:
     """End this process."""
+    finish_tracing()
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -121,7 +121,7 @@ class RetryIngest:
 
     def _storing(self, batch: list[_Read]) -> contextlib.AbstractContextManager[None]:
         """Open the span of a batch, with a link to the trace of each message that names one."""
-        traces = [carrier for read in batch if (carrier := _carrier(read.message))]
+        traces = (_carrier(read.message) for read in batch)
         queue = self._settings.retry_queue
         return span(
             "retry.store", "consumer", carrier={}, links=traces, count=len(batch), source=queue, tenant_id=self._tenant

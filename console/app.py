@@ -16,6 +16,7 @@ from console.problems import handle_errors
 from console.schema import describe
 from console.tracing import Tracing
 from redrive.settings import Settings
+from redrive.tracing import is_on
 
 PREFIX = "/api/v1"
 
@@ -52,7 +53,8 @@ def build_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics)
-    app.add_middleware(Tracing)
+    if is_on():
+        app.add_middleware(Tracing)
     return app
 
 

@@ -27,10 +27,11 @@ class Span:
     facts: dict[str, Any]
     links: list[str]
 
-    @property
-    def traceparent(self) -> str:
-        """What a process is told that goes on with it."""
-        return f"00-{self.trace}-{self.id}-01"
+
+def named(traceparent: str) -> tuple[str, str]:
+    """Return the trace and the span that another process is told of."""
+    _, trace, span, _ = traceparent.split("-")
+    return trace, span
 
 
 @dataclass

@@ -59,10 +59,10 @@ class Scene:
         _, text = await self.logs[" ".join(words)]
         return [json.loads(line) for line in text.splitlines()]
 
-    async def run(self, **payload: str) -> Any:
-        """Start a run by hand, and wait for its end."""
+    async def run(self, *, code: int = 0, **payload: str) -> Any:
+        """Start a run by hand, and wait for its end, or until it is parked."""
         said = await self.command("run", "start", "traced", "--payload", json.dumps(payload), "--wait", "--json")
-        assert said.code == 0, said.err
+        assert said.code == code, said.err
         return said.document
 
 

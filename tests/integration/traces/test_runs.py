@@ -7,12 +7,17 @@ from datetime import datetime, timedelta
 
 import httpx
 import pytest
+from temporalio.client import Client
+from temporalio.contrib.opentelemetry import TracingInterceptor
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
 
 from starter.stack.ports import reserve
 from tests.conftest import eventually
-from tests.integration.traces.collector import Span
+from tests.integration.traces.collector import Span, named
 from tests.integration.traces.conftest import TOKEN, Scene
-from tests.unit.redrive.conftest import hang
+from tests.unit.redrive.conftest import hang, reply
+from worker import WORKFLOWS, workflow_runner
 
 CARD = "card-number-that-nobody-may-see"
 
@@ -38,7 +43,9 @@ async def test_one_trace_follows_a_run(scene: Scene) -> None:
     assert only(spans, "RunWorkflow:ModuleRun").parent == started.id
     assert {attempt.parent for attempt in attempts} == {scheduled.id}
     assert [span.service for span in (begun, *attempts)] == ["redrive", "redrive-worker", "redrive-worker"]
-    assert [request.headers["traceparent"] for request in scene.shop.received] == [call.traceparent for call in calls]
+    assert [named(request.headers["traceparent"]) for request in scene.shop.received] == [
+        (call.trace, call.id) for call in calls
+    ]
 
     assert [(span.failed, span.facts["attempt"]) for span in attempts] == [(True, 1), (False, 2)]
     assert attempts[0].facts["category"] == "provider_5xx"
@@ -49,6 +56,35 @@ async def test_one_trace_follows_a_run(scene: Scene) -> None:
     lines = [line for line in await scene.log("worker") if line.get("run_id") == run["run_id"]]
     assert Counter(line["event"] for line in lines)["charge.asked"] == 2
     assert {line["trace_id"] for line in lines} == {begun.trace}
+
+
+async def test_a_replayed_run_goes_on_with_its_trace(scene: Scene, temporal: Client) -> None:
+    """Dead letter and replay are the run's trace, with a link to the operator's; and its history replays either way."""
+    scene.shop.on("/charges", reply(400, {}), reply(201, {}))
+    await scene.start("worker")
+    run = await scene.run(code=5)
+    letter = f"{run['run_id']}/charge"
+    said = await scene.command("dlq", "replay", letter, "--reason", "it is back", "--yes", "--wait", "--json")
+    assert said.code == 0, said.err
+    (begun,) = await scene.collector.until("run.start", where=lambda span: span.name == "run.start")
+    spans = await scene.collector.until("CompleteWorkflow:ModuleRun", where=lambda span: span.trace == begun.trace)
+    assert only(spans, "RunWorkflow:DeadLetter").parent == only(spans, "SignalWithStartWorkflow:DeadLetter").id
+    assert [span.facts["cycle"] for span in spans if span.name == "RunActivity:run_step"] == [1, 2]
+    (ordered,) = await scene.collector.until(
+        "StartWorkflowUpdate:replay", where=lambda span: span.name == "StartWorkflowUpdate:replay"
+    )
+    assert only(spans, "HandleUpdate:replay").links == [ordered.trace]
+
+    history = await temporal.get_workflow_handle(run["run_id"]).fetch_history()
+    assert "_tracer-data" in history.to_json()
+    for interceptors in ([], [TracingInterceptor()]):
+        replayer = Replayer(
+            workflows=WORKFLOWS,
+            workflow_runner=workflow_runner(),
+            data_converter=pydantic_data_converter,
+            interceptors=interceptors,
+        )
+        assert (await replayer.replay_workflow(history)).replay_failure is None
 
 
 async def test_no_secret_is_in_a_span(scene: Scene) -> None:
@@ -78,12 +114,10 @@ async def test_a_request_to_the_console_and_its_run_are_one_trace(scene: Scene) 
         answer = await client.post("/api/v1/runs", params={"note": CARD}, json=order)
         refused = await client.post("/api/v1/runs", json={"pipeline": "none"}, headers={"traceparent": "nonsense"})
     assert (answer.status_code, refused.status_code) == (201, 422)
-    spans = await scene.collector.until(
-        "CompleteWorkflow:ModuleRun", where=lambda span: span.trace == caller.split("-")[1]
-    )
+    spans = await scene.collector.until("CompleteWorkflow:ModuleRun", where=lambda span: span.trace == named(caller)[0])
     request = next(span for span in spans if span.facts.get("method") == "POST")
     assert (request.name, request.service) == ("console.request", "redrive-console")
-    assert request.parent == caller.split("-")[2]
+    assert (request.trace, request.parent) == named(caller)
     assert (request.facts["route"], request.facts["http_status"]) == ("/runs", 201)
     assert only(spans, "run.start").parent == request.id
     assert len([span for span in spans if span.name == "RunActivity:run_step"]) == 2

@@ -56,12 +56,13 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# Their INFO lines tell each request or poll, which `service.called` tells better.
+# They tell each request or poll, which `service.called` tells better, and each try to reach a collector of traces.
 _CHATTY: Final = {
     "httpx": logging.WARNING,
     "httpcore": logging.WARNING,
     "urllib3": logging.WARNING,
     "asyncio": logging.INFO,
+    "opentelemetry.exporter": logging.ERROR,
 }
 # Temporal puts these beside a record; other extras may be payloads.
 _EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}

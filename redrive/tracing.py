@@ -6,6 +6,7 @@ of errors have no place in it.
 
 import contextlib
 import functools
+import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal
@@ -52,10 +53,10 @@ def is_on() -> bool:
     if not os.environ.get(ENDPOINT):
         return False
     try:
-        import temporalio.contrib.opentelemetry
+        importlib.import_module("temporalio.contrib.opentelemetry")
     except ImportError:
         return False
-    return bool(temporalio.contrib.opentelemetry)
+    return True
 
 
 def start_tracing(service: str) -> None:

@@ -142,8 +142,8 @@ async def test_a_collector_that_is_away_neither_fails_nor_slows_a_run(scene: Sce
     worker = await scene.start("worker")
     run = await scene.run(card=CARD)
     assert run["status"] == "SUCCESS"
-    # Half of the time that an exporter waits for its collector.
-    assert datetime.fromisoformat(run["closed_at"]) - datetime.fromisoformat(run["started_at"]) < timedelta(seconds=5)
+    # An exporter waits 10 s for its collector.
+    assert datetime.fromisoformat(run["closed_at"]) - datetime.fromisoformat(run["started_at"]) < timedelta(seconds=8)
     stopping = time.monotonic()
     assert await scene.stop(worker) == 0
     assert time.monotonic() - stopping < 8

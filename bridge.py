@@ -6,9 +6,6 @@ This is the composition root: `bridges` knows neither workflows nor how a worker
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -24,10 +21,10 @@ from bridges.retry_settings import RetrySettings
 from bridges.retry_sweep import HEARTBEAT_INTERVAL, RetrySweeper, SweepActivities
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT, SweepOrder, Workflow
-from redrive.errors import RedriveError
-from redrive.logs import configure_logging, get_logger
+from redrive.logs import get_logger
+from redrive.program import on_stop_signals, run_program
 from redrive.redaction import Redactor
-from redrive.settings import Settings, read_environment, read_settings
+from redrive.settings import Settings, read_environment
 from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
 from worker import connect_patiently, workflow_runner
@@ -149,8 +146,7 @@ async def open_bridge(settings: Settings, retry: RetrySettings, tenant: str) -> 
 async def serve(settings: Settings, retry: RetrySettings, tenant: str) -> None:
     """Run a bridge until SIGTERM or SIGINT."""
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_stop_signals(stop.set)
     async with open_bridge(settings, retry, tenant) as (bridge, port):
         log.info("bridge.started", source=retry.retry_queue, tenant_id=tenant, port=port)
         ready = asyncio.create_task(_say_ready(bridge, settings))
@@ -168,21 +164,13 @@ async def _say_ready(bridge: RabbitBridge, settings: Settings) -> None:
         settings.ready_file.touch()
 
 
+async def _serve_default(settings: Settings) -> None:
+    await serve(settings, read_environment(RetrySettings), DEFAULT_TENANT)
+
+
 def main() -> None:
     """Run the bridge as a program."""
-    code = 0
-    configure_logging()
-    try:
-        settings = read_settings()
-        configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
-        asyncio.run(serve(settings, read_environment(RetrySettings), DEFAULT_TENANT))
-    except RedriveError as error:
-        log.error("bridge.failed", error=str(error), code=error.code)
-        code = 1
-    # Interpreter shutdown with Temporal's native threads alive can crash; there is nothing left to clean up.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    run_program("bridge", _serve_default, failed="bridge.failed")
 
 
 if __name__ == "__main__":

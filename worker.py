@@ -5,11 +5,10 @@ Any number may run side by side; none keeps state that another needs.
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeAlias
 
 import httpx
 from temporalio.client import Client
@@ -31,15 +30,16 @@ from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
 from activities.stock import keep_gauges
 from redrive.connection import connect_temporal, database_url
-from redrive.errors import InvalidInput, RedriveError, Unavailable
+from redrive.errors import InvalidInput, Unavailable
 from redrive.http import new_http_client
 from redrive.loading import load_modules
-from redrive.logs import configure_logging, get_logger
+from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
+from redrive.program import run_program, until_signalled
 from redrive.redaction import Redactor
 from redrive.schedules import keep_sweep_schedule
-from redrive.settings import Settings, read_settings
+from redrive.settings import Settings
 from store.database import Database
 from workflows.alert_follow_up import AlertFollowUp
 from workflows.arguments import OneInput
@@ -51,6 +51,7 @@ from workflows.expire_keys import ExpireKeys
 from workflows.module_run import ModuleRun
 
 log = get_logger(__name__)
+ActivityFunction: TypeAlias = Callable[..., Any]
 
 WORKFLOWS = [
     ModuleRun,
@@ -70,73 +71,31 @@ CONNECT_INTERVAL = 2.0
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
 
-def build_worker(
-    client: Client,
-    http: httpx.AsyncClient,
-    database: Database,
-    *,
-    settings: Settings,
-    registry: Registry,
-    metrics: Metrics,
-) -> Worker:
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What activities work with."""
+
+    client: Client
+    http: httpx.AsyncClient
+    database: Database
+    settings: Settings
+    registry: Registry
+    metrics: Metrics
+
+    @property
+    def redactor(self) -> Redactor:
+        """What keeps secrets out of what is stored and told."""
+        return Redactor(self.settings.redacted_keys)
+
+
+def build_worker(tools: Tools) -> Worker:
     """Put a worker together."""
-    redactor = Redactor(settings.redacted_keys)
-    steps = StepActivities(
-        registry,
-        http,
-        services=settings.services,
-        user_header=settings.user_header,
-        generation=settings.build_id,
-        redactor=redactor,
-        metrics=metrics,
-        database=database,
-    )
-    catalog = CatalogActivities(registry, settings.build_id)
-    signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
-    follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
-    records = LetterRecords(database, follow_ups, redactor, metrics)
-    checks = OrderChecks(client, registry, redactor, task_queue=settings.task_queue)
-    orders = OrderActivities(client, database, checks, redactor, metrics)
-    alerts = AlertActivities(http, settings.alerts)
-    keys = KeyActivities(client, database, redactor)
-    plans = BulkPlanActivities(database, registry, redactor, approvals=settings.approvals)
-    bulk = BulkActivities(
-        client,
-        database,
-        registry,
-        redactor=redactor,
-        metrics=metrics,
-        task_queue=settings.task_queue,
-        approvals=settings.approvals,
-    )
+    settings = tools.settings
     return Worker(
-        client,
+        tools.client,
         task_queue=settings.task_queue,
         workflows=WORKFLOWS,
-        activities=[
-            steps.run_step,
-            catalog.describe_modules,
-            catalog.resolve_pipeline,
-            signals.report_exhausted,
-            signals.signal_letter,
-            records.record_exhausted,
-            orders.record_order,
-            records.record_outcome,
-            records.record_refusal,
-            records.record_continue,
-            records.load_letter,
-            alerts.raise_alert,
-            follow_ups.take_held_back,
-            keys.expire_keys,
-            plans.plan_bulk,
-            plans.approve_bulk,
-            plans.describe_bulk,
-            plans.list_bulk_items,
-            bulk.open_bulk,
-            bulk.advance_bulk,
-            bulk.control_bulk,
-            bulk.finish_bulk,
-        ],
+        activities=[*_run_activities(tools), *_letter_activities(tools), *_bulk_activities(tools)],
         workflow_runner=workflow_runner(),
         interceptors=[OneInput()],
         build_id=settings.build_id,
@@ -147,6 +106,72 @@ def build_worker(
         max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=settings.shutdown_grace,
     )
+
+
+def _run_activities(tools: Tools) -> list[ActivityFunction]:
+    """Return what runs need: their steps, their keys, and the catalog."""
+    settings = tools.settings
+    steps = StepActivities(
+        tools.registry,
+        tools.http,
+        services=settings.services,
+        user_header=settings.user_header,
+        generation=settings.build_id,
+        redactor=tools.redactor,
+        metrics=tools.metrics,
+        database=tools.database,
+    )
+    catalog = CatalogActivities(tools.registry, settings.build_id)
+    keys = KeyActivities(tools.client, tools.database, tools.redactor)
+    return [steps.run_step, catalog.describe_modules, catalog.resolve_pipeline, keys.expire_keys]
+
+
+def _letter_activities(tools: Tools) -> list[ActivityFunction]:
+    """Return what dead letters need: from the report of a failure to the outcome of an order."""
+    client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
+    signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
+    follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
+    records = LetterRecords(database, follow_ups, redactor, tools.metrics)
+    checks = OrderChecks(client, tools.registry, redactor, task_queue=settings.task_queue)
+    orders = OrderActivities(client, database, checks, redactor, tools.metrics)
+    alerts = AlertActivities(tools.http, settings.alerts)
+    return [
+        signals.report_exhausted,
+        signals.signal_letter,
+        records.record_exhausted,
+        records.record_outcome,
+        records.record_refusal,
+        records.record_continue,
+        records.load_letter,
+        orders.record_order,
+        alerts.raise_alert,
+        follow_ups.take_held_back,
+    ]
+
+
+def _bulk_activities(tools: Tools) -> list[ActivityFunction]:
+    """Return what bulk operations need: their plans, and carrying them out."""
+    approvals = tools.settings.approvals
+    plans = BulkPlanActivities(tools.database, tools.registry, tools.redactor, approvals=approvals)
+    bulk = BulkActivities(
+        tools.client,
+        tools.database,
+        tools.registry,
+        redactor=tools.redactor,
+        metrics=tools.metrics,
+        task_queue=tools.settings.task_queue,
+        approvals=approvals,
+    )
+    return [
+        plans.plan_bulk,
+        plans.approve_bulk,
+        plans.describe_bulk,
+        plans.list_bulk_items,
+        bulk.open_bulk,
+        bulk.advance_bulk,
+        bulk.control_bulk,
+        bulk.finish_bulk,
+    ]
 
 
 def workflow_runner() -> WorkflowRunner:
@@ -164,8 +189,10 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
     client = await connect_patiently(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
-            worker = build_worker(client, http, database, settings=settings, registry=registry, metrics=metrics)
-            async with worker:
+            tools = Tools(
+                client=client, http=http, database=database, settings=settings, registry=registry, metrics=metrics
+            )
+            async with build_worker(tools) as worker:
                 gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
                 try:
                     yield worker
@@ -208,35 +235,22 @@ async def _keep_schedule(client: Client, task_queue: str) -> None:
 async def serve(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    stopping = asyncio.create_task(stop.wait())
-    async with running_worker(settings) as worker:
+    async with until_signalled() as stopped, running_worker(settings) as worker:
         await _keep_schedule(worker.client, settings.task_queue)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         if settings.ready_file:
             settings.ready_file.touch()
-        await stopping
-        log.info("worker.stopping")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if stopped.is_set():
+                log.info("worker.stopping")
     log.info("worker.stopped")
 
 
 def main() -> None:
     """Run the worker as a program."""
-    code = 0
-    configure_logging()
-    try:
-        settings = read_settings()
-        configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
-        asyncio.run(serve(settings))
-    except RedriveError as error:
-        log.error("worker.failed", error=str(error), code=error.code)
-        code = 1
-    # Interpreter shutdown with Temporal's native threads alive can crash; there is nothing left to clean up.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    run_program("worker", serve, failed="worker.failed")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
 from redrive.redaction import Redactor
 from redrive.settings import ServiceSettings
+from redrive.tracing import mark_failed, note
 from store.database import Database
 from store.keys import run_claim
 from store.runs import put_finished
@@ -133,8 +134,10 @@ class StepActivities:
     async def run_step(self, raw: RawValue) -> RawValue:
         """Try a step once and return its serialised result, or raise a classified error."""
         this = _read_try(raw)
-        with structlog.contextvars.bound_contextvars(**this.log_fields()), _heartbeats(this.earlier):
+        fields = this.log_fields()
+        with structlog.contextvars.bound_contextvars(**fields), _heartbeats(this.earlier):
             log.debug("step.started")
+            note(**fields)
             self._metrics.attempted(this.order.pipeline, this.order.step.name)
             began = time.monotonic()
             try:
@@ -253,6 +256,7 @@ class StepActivities:
         )
         attempts = with_attempt(this.earlier, entry)
         _log_failure(entry, verdict)
+        mark_failed(category=entry.category, error_type=entry.error_type)
         if delay is not None:
             self._metrics.retried(this.order.pipeline, this.order.step.name, verdict.category.value)
             activity.heartbeat(to_details(attempts))

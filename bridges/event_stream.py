@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 FIELD: Final = b"event"
+TRACE_FIELD: Final = b"traceparent"
 DEAD: Final = ".dlq"
 # How long a dead message is remembered as put, so that whoever tries again does not put it twice.
 _REMEMBERED: Final = timedelta(days=1)
@@ -32,6 +33,7 @@ class Entry:
     id: str
     body: bytes
     deliveries: int
+    carrier: dict[str, str]
 
 
 class EventStream:
@@ -75,7 +77,7 @@ class EventStream:
             block=round(wait.total_seconds() * 1000),
         )
         entries = answer[0][1] if answer else []
-        return [Entry(entry_id.decode(), _body(fields), 1) for entry_id, fields in entries]
+        return [Entry(entry_id.decode(), _body(fields), 1, _carrier(fields)) for entry_id, fields in entries]
 
     async def claim(self, count: int, idle: timedelta) -> list[Entry]:
         """Take over up to `count` entries that a consumer has held for too long, in one look through them."""
@@ -88,7 +90,8 @@ class EventStream:
             if start == b"0-0":
                 break
         return [
-            Entry(entry_id.decode(), _body(fields), await self._deliveries(entry_id)) for entry_id, fields in entries
+            Entry(entry_id.decode(), _body(fields), await self._deliveries(entry_id), _carrier(fields))
+            for entry_id, fields in entries
         ]
 
     async def deliver_again(self, entry_id: str) -> int | None:
@@ -144,6 +147,11 @@ def _body(fields: _Fields | None) -> bytes:
     if FIELD in fields:
         return fields[FIELD]
     return to_json({_text(name): _text(value) for name, value in fields.items()})
+
+
+def _carrier(fields: _Fields | None) -> dict[str, str]:
+    """Return what names the trace that an entry belongs to."""
+    return {_text(TRACE_FIELD): _text(fields[TRACE_FIELD])} if fields and TRACE_FIELD in fields else {}
 
 
 def _text(value: bytes) -> str:

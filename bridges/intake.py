@@ -6,7 +6,7 @@ Each step may be done again: a message that is delivered twice, or after a crash
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import asyncpg
@@ -20,6 +20,7 @@ from redrive.events import Envelope, event_document, event_id_for, parse_envelop
 from redrive.logs import get_logger
 from redrive.policy import EVENT
 from redrive.redaction import Redactor
+from redrive.tracing import note, span
 from store.database import Database
 from store.dead_events import Failure, NewDeadEvent, put_dead_event
 from store.events import StoredEvent, put_event, put_run_of_event
@@ -36,6 +37,8 @@ class Message:
     stream: str
     id: str
     body: bytes
+    carrier: Mapping[str, str] = field(default_factory=dict)
+    """What names the trace that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class Intake:
 
     async def take(self, message: Message) -> Accepted:
         """Make a message safe, or raise why it is not."""
+        with span("event.take", "consumer", carrier=message.carrier, source=message.stream):
+            return await self._take(message)
+
+    async def _take(self, message: Message) -> Accepted:
         envelope = parse_envelope(message.body)
         tenant = envelope.tenant or self._tenant
         pipeline = pipeline_for(envelope.type, self._pipelines)
@@ -97,6 +104,7 @@ class Intake:
         stored = await put_event(await self._database.pool(), tenant, envelope)
         event = stored.event
         run_id = event.run_id if stored.has_run else await self.start(event)
+        note(event_id=event.id, event_type=event.type, tenant_id=tenant, run_id=run_id, pipeline=pipeline)
         if stored.is_new:
             log.info("event.accepted", **_fields(event, run_id), pipeline=pipeline)
         else:

@@ -24,6 +24,7 @@ from bridges.retry_settings import RetrySettings
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
 from redrive.redaction import Redactor
+from redrive.tracing import span
 from store.database import DATABASE_ERRORS, Database
 from store.dead_messages import NewDeadMessage, put_dead
 from store.retry_queue import NewRetry, put_retries
@@ -113,9 +114,18 @@ class RetryIngest:
         self._health.up(BROKER)
         log.info("bridge.connected", source=BROKER)
         while batch := await self._batch():
-            await self._store_patiently(batch)
+            with self._storing(batch):
+                await self._store_patiently(batch)
             # A delivery has a number; acknowledging one acknowledges all before it.
             await channel.basic_ack(batch[-1].message.delivery_tag or 0, multiple=True)
+
+    def _storing(self, batch: list[_Read]) -> contextlib.AbstractContextManager[None]:
+        """Open the span of a batch, with a link to the trace of each message that names one."""
+        traces = (_carrier(read.message) for read in batch)
+        queue = self._settings.retry_queue
+        return span(
+            "retry.store", "consumer", carrier={}, links=traces, count=len(batch), source=queue, tenant_id=self._tenant
+        )
 
     async def _consume(self, channel: AbstractChannel, inbox: Inbox) -> None:
         def end(*_: object) -> None:
@@ -199,3 +209,10 @@ class RetryIngest:
             raise error
         else:
             await self._store_patiently([self._malformed(batch[0].message, f"cannot be stored: {error}")])
+
+
+def _carrier(message: DeliveredMessage) -> dict[str, str]:
+    """Return what names the trace that a message belongs to."""
+    headers = message.header.properties.headers or {}
+    named = headers.get("traceparent")
+    return {"traceparent": named} if isinstance(named, str) else {}

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator
 
@@ -17,6 +16,7 @@ from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_request_id
 from redrive.loading import load_modules
 from redrive.logs import get_logger
+from redrive.program import on_stop_signals, until_signalled
 from redrive.redaction import Redactor
 from redrive.settings import Settings
 from store.database import Database
@@ -74,7 +74,7 @@ async def _connect(settings: Settings) -> Redrive:
 async def serve(settings: Settings, events: EventSettings) -> None:
     """Run a bridge until SIGTERM or SIGINT."""
     load_modules(settings.modules)
-    async with redis_bridge(settings, events) as bridge:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, bridge.stop)
+    async with until_signalled(), redis_bridge(settings, events) as bridge:
+        # A bridge that consumes ends when what it holds is safe.
+        on_stop_signals(bridge.stop)
         await bridge.run()

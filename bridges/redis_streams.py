@@ -135,7 +135,7 @@ class RedisBridge:
 
     async def _handle(self, entry: Entry) -> None:
         """Make one entry safe, then acknowledge it."""
-        message = Message(self._stream.name, entry.id, entry.body)
+        message = Message(self._stream.name, entry.id, entry.body, entry.carrier)
         problem = await self._take(message, entry)
         if problem:
             error, tries = problem

@@ -24,6 +24,7 @@ from bridges.retry_settings import RetrySettings
 from redrive.contracts import Activity, SweepOrder
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
+from redrive.tracing import span, trace_headers
 from store.database import DATABASE_ERRORS, Database
 from store.dead_messages import mark_replayed, put_dead
 from store.retry_queue import DueRetry, PutBack, Sent, put_back, remove, take_due
@@ -95,8 +96,10 @@ class RetrySweeper:
                 turn.took(len(due))
             if not due:
                 return 0
-            results = await self._send(channel, due)
-            await self._settle(connection, tenant, [result for result in results if _is_known(result)])
+            # Of its own, not of the sweep's, which goes on for as long as there is a bridge.
+            with span("retry.send", "producer", carrier={}, count=len(due), tenant_id=tenant):
+                results = await self._send(channel, due)
+                await self._settle(connection, tenant, [result for result in results if _is_known(result)])
         if not all(_is_known(result) for result in results):
             raise Unavailable("RabbitMQ went away before it confirmed all of a batch")
         return len(due)
@@ -127,7 +130,7 @@ class RetrySweeper:
             properties=commands.Basic.Properties(
                 delivery_mode=_PERSISTENT,
                 message_id=str(retry.message_id),
-                headers={RETRY_COUNT: made, MAX_RETRIES: retry.max_retries},
+                headers={RETRY_COUNT: made, MAX_RETRIES: retry.max_retries, **trace_headers()},
             ),
             wait=False,
         )

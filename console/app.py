@@ -14,7 +14,9 @@ from console.headers import SecurityHeaders
 from console.metrics import Counting
 from console.problems import handle_errors
 from console.schema import describe
+from console.tracing import Tracing
 from redrive.settings import Settings
+from redrive.tracing import is_on
 
 PREFIX = "/api/v1"
 
@@ -38,6 +40,8 @@ def build_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        # Its own spans would hold paths and queries, tokens of links among them: see console/tracing.py.
+        telemetry={"tracing": False},
     )
     app.state.desk = desk
     handle_errors(app)
@@ -49,6 +53,8 @@ def build_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics)
+    if is_on():
+        app.add_middleware(Tracing)
     return app
 
 

@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from redrive.tracing import note
+
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 
 
@@ -48,6 +50,7 @@ class Counting:
                 # Paths that no route knows are anybody's invention: one label for all of them.
                 path = route.path if isinstance(route, Route) else "unknown"
                 method = scope["method"] if scope["method"] in _METHODS else "other"
+                note(method=method, route=path)
                 self._metrics.answered(method, path, message["status"], time.perf_counter() - began)
             await send(message)
 

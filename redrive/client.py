@@ -52,6 +52,7 @@ from redrive.pending import with_pending
 from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.starting import start_run
+from redrive.tracing import note, span
 from redrive.visibility import execution_status, runs_query, summary
 
 ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -127,7 +128,10 @@ class Redrive:
         if name in self._registry.pipelines:
             # Before a key is claimed for what cannot run. Elsewhere it takes a worker to tell.
             order.steps = self._registry.resolve(name, document)
-        return await self._start(order) if key is None else await self._keyed.start(order, ttl)
+        with span("run.start", "client", pipeline=name, tenant_id=tenant):
+            started = await self._start(order) if key is None else await self._keyed.start(order, ttl)
+            note(run_id=started.run_id)
+        return started
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
         """Return the steps that a run would have, or raise InvalidInput when it could never start."""

@@ -15,6 +15,7 @@ from temporalio.runtime import Runtime
 from redrive.contracts import Broker
 from redrive.errors import Unavailable
 from redrive.settings import Settings
+from redrive.tracing import interceptors
 
 STACK_FILE = "stack.json"
 DEFAULT_ADDRESS = "localhost:7233"
@@ -28,7 +29,9 @@ async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -
     _settle_at_exit()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime)
+            return await Client.connect(
+                **config, data_converter=pydantic_data_converter, interceptors=interceptors(), runtime=runtime
+            )
     except (RuntimeError, TimeoutError) as error:
         raise Unavailable(
             f"no Temporal server answers at {config['target_host']} ({_reason(error)}): "

@@ -29,6 +29,7 @@ from redrive.policy import SERVICE_CALL, RetryPolicy
 from redrive.redaction import Redactor
 from redrive.retry import with_retry
 from redrive.settings import ServiceSettings
+from redrive.tracing import mark_failed, note, span, trace_headers
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -267,8 +268,8 @@ class ServiceClient:
         log = log.bind(operation=call.operation, method=call.method, url=_shown(call.url), idempotency_key=call.key)
         started = time.monotonic()
         try:
-            response = await self._exchange_in_time(call)
-            result = response if call.returns is None else _parse(call, response, call.returns)
+            with span("service.call", "client", operation=call.operation, method=call.method, host=call.url.host):
+                response, result = await self._answer(call)
         except ServiceError as error:
             log.warning(
                 "service.failed",
@@ -282,6 +283,16 @@ class ServiceClient:
         log.info("service.called", latency_ms=_milliseconds_since(started), http_status=response.status)
         return result
 
+    async def _answer(self, call: "_Call") -> tuple[ServiceResponse, BaseModel | ServiceResponse]:
+        """Make the call and return its answer, as it came and as it was asked for."""
+        try:
+            response = await self._exchange_in_time(call)
+            note(http_status=response.status)
+            return response, response if call.returns is None else _parse(call, response, call.returns)
+        except ServiceError as error:
+            mark_failed(category=error.category, http_status=error.status)
+            raise
+
     async def _exchange_in_time(self, call: "_Call") -> ServiceResponse:
         seconds = call.timeout.total_seconds()
         try:
@@ -294,10 +305,11 @@ class ServiceClient:
             raise ServiceError(f"{call} failed: {what}", category=category_of(error)) from error
 
     async def _exchange(self, call: "_Call") -> ServiceResponse:
-        url = call.url
+        url, headers = call.url, call.headers.copy()
+        headers.update(trace_headers())
         for _ in range(REDIRECT_LIMIT + 1):
             request = self.http.build_request(
-                call.method, url, headers=call.headers, content=call.content, timeout=call.timeout.total_seconds()
+                call.method, url, headers=headers, content=call.content, timeout=call.timeout.total_seconds()
             )
             async with aclosing(await self.http.send(request, stream=True, follow_redirects=False)) as response:
                 if not response.has_redirect_location:

@@ -13,6 +13,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from redrive.redaction import Redactor
+from redrive.tracing import is_on, trace_id
 
 Log = structlog.stdlib.BoundLogger
 Level = Literal["debug", "info", "warning", "error"]
@@ -55,8 +56,14 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# Their INFO lines tell each request or poll, which `service.called` tells better.
-_CHATTY: Final = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "asyncio": logging.INFO}
+# They tell each request or poll, which `service.called` tells better, and each try to reach a collector of traces.
+_CHATTY: Final = {
+    "httpx": logging.WARNING,
+    "httpcore": logging.WARNING,
+    "urllib3": logging.WARNING,
+    "asyncio": logging.INFO,
+    "opentelemetry.exporter": logging.ERROR,
+}
 # Temporal puts these beside a record; other extras may be payloads.
 _EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
 # Error text is untrusted: without this it could move a terminal's cursor.
@@ -64,7 +71,9 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 
 
 # Made by us, or checked against a narrow pattern before a run starts: no secret fits, and every line has them.
-_PLAIN: Final = frozenset({"timestamp", "level", "logger", "tenant_id", "run_id", "pipeline", "module_id", "step"})
+_PLAIN: Final = frozenset(
+    {"timestamp", "level", "logger", "trace_id", "tenant_id", "run_id", "pipeline", "module_id", "step"}
+)
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -86,6 +95,7 @@ def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: Red
     pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        *([_add_trace_id] if is_on() else []),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -124,6 +134,11 @@ def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Pro
     root.setLevel(level.upper())
     for name, quietest in _CHATTY.items():
         logging.getLogger(name).setLevel(max(quietest, root.level))
+
+
+def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    found = trace_id()
+    return event if found is None else {**event, "trace_id": found}
 
 
 def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:

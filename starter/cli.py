@@ -1,7 +1,6 @@
 """The `redrive` command: puts the words together and turns errors into sentences and exit codes."""
 
 import importlib.metadata
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -9,6 +8,8 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
 from redrive.logs import configure_logging
+from redrive.program import leave
+from redrive.tracing import start_tracing
 from starter.errors import RunParked, WrongUsage
 from starter.terminal import errors
 
@@ -23,6 +24,8 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waite
 """
 EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCanceled: 4, RunParked: 5}
 INTERRUPTED = 130
+# Commands that serve have a name of their own in traces.
+SERVERS = {"worker", "bridge", "console"}
 
 app = App(
     name="redrive",
@@ -56,19 +59,13 @@ app.command("starter.commands.messages:app", name="messages")
 def main() -> NoReturn:
     """Run the command line."""
     configure_logging("warning", "auto")
-    code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        code = code or 1
-    # Interpreter shutdown with Temporal's native threads alive can crash; everything is closed by now.
-    os._exit(code)
+    leave(run(sys.argv[1:]))
 
 
 def run(words: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
+        start_tracing(f"redrive-{words[0]}" if words and words[0] in SERVERS else "redrive")
         code: Any = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except RedriveError as error:
         return _refuse(f"{error} [{error.code}]", EXIT_CODES.get(type(error), 1))

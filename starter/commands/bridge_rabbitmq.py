@@ -3,8 +3,7 @@
 from bridge import serve
 from bridges.retry_settings import RetrySettings
 from redrive.contracts import DEFAULT_TENANT
-from redrive.logs import configure_logging
-from redrive.redaction import Redactor
+from redrive.program import prepare
 from redrive.settings import read_environment, read_settings
 
 
@@ -29,5 +28,5 @@ async def rabbitmq(*, tenant: str = DEFAULT_TENANT) -> None:
         Whose messages these are. A tenant has one broker.
     """
     settings = read_settings()
-    configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
+    prepare(settings)
     await serve(settings, read_environment(RetrySettings), tenant)

@@ -2,8 +2,7 @@
 
 from bridges.event_settings import EventSettings
 from bridges.redis_process import serve
-from redrive.logs import configure_logging
-from redrive.redaction import Redactor
+from redrive.program import prepare
 from redrive.settings import read_environment, read_settings
 
 
@@ -33,5 +32,5 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     """
     settings = read_settings() if modules is None else read_settings(modules=modules)
     changes = {name: value for name, value in {"stream": stream, "group": group}.items() if value is not None}
-    configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
+    prepare(settings)
     await serve(settings, read_environment(EventSettings, **changes))

@@ -1,8 +1,7 @@
 """`redrive console`: the operators' HTTP API and pages."""
 
 from console.server import serve
-from redrive.logs import configure_logging
-from redrive.redaction import Redactor
+from redrive.program import prepare
 from redrive.settings import read_settings
 
 
@@ -22,5 +21,5 @@ async def console(*, address: str | None = None) -> None:
         Where to listen. Without it REDRIVE_CONSOLE_ADDRESS, or 127.0.0.1:8300.
     """
     settings = read_settings() if address is None else read_settings(console_address=address)
-    configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
+    prepare(settings)
     await serve(settings)

@@ -15,12 +15,12 @@ from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
 from redrive.loading import load_modules
 from redrive.logs import configure_logging
+from redrive.program import until_signalled
 from redrive.settings import ServiceSettings, Settings, read_settings
 from starter.commands.up import print_addresses
 from starter.demo.rescue import rescue
 from starter.demo.shop import Shop, serve_shop
 from starter.demo.story import SCENES, as_told, at_rest, healed, replayed
-from starter.signals import until_signalled
 from starter.stack.stack import Stack
 from starter.stack.state import StackInfo, find_running
 from starter.terminal import console

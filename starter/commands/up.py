@@ -17,10 +17,10 @@ from rich.text import Text
 
 from redrive.contracts import Broker
 from redrive.errors import InvalidInput, RedriveError
+from redrive.program import until_signalled
 from redrive.settings import read_settings
 from starter.first_token import sign_in_link
 from starter.records import database_errors
-from starter.signals import until_signalled
 from starter.stack.brokers import chosen_brokers
 from starter.stack.child import ChildState, ChildStatus
 from starter.stack.ports import Ports

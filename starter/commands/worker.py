@@ -1,6 +1,6 @@
 """`redrive worker`: a worker alone."""
 
-from redrive.logs import configure_logging
+from redrive.program import prepare
 from redrive.settings import read_settings
 from worker import serve
 
@@ -24,5 +24,5 @@ async def worker(*, modules: str | None = None) -> None:
         the examples.
     """
     settings = read_settings() if modules is None else read_settings(modules=modules)
-    configure_logging(settings.log_level, settings.log_format)
+    prepare(settings)
     await serve(settings)

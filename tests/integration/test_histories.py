@@ -12,8 +12,9 @@ import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.common import RawValue
+from temporalio.contrib.opentelemetry import TracingInterceptor
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
+from temporalio.worker import Interceptor, Replayer
 from temporalio.workflow import NondeterminismError
 
 from redrive.contracts import Workflow
@@ -126,11 +127,16 @@ def test_there_is_a_history_of_every_kind() -> None:
     assert {file.stem for file in HISTORIES} >= RUNS | LETTERS | BULKS | OTHERS
 
 
+@pytest.mark.parametrize("interceptors", [[], [TracingInterceptor()]], ids=["plain", "traced"])
 @pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
-async def test_a_stored_history_replays(file: Path) -> None:
-    """The workflow code, sandbox and converter of the worker take the same decisions again."""
-    workflows = [*WORKFLOWS, RetrySweep]
-    replayer = Replayer(workflows=workflows, workflow_runner=workflow_runner(), data_converter=pydantic_data_converter)
+async def test_a_stored_history_replays(file: Path, interceptors: list[Interceptor]) -> None:
+    """The workflow code, sandbox and converter of the worker take the same decisions again, with traces and without."""
+    replayer = Replayer(
+        workflows=[*WORKFLOWS, RetrySweep],
+        workflow_runner=workflow_runner(),
+        data_converter=pydantic_data_converter,
+        interceptors=interceptors,
+    )
     result = await replayer.replay_workflow(history(file))
     assert result.replay_failure is None
 

@@ -25,6 +25,13 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 # The embedded stack keeps its state there, and a profile is a file: neither exists in a container.
 NOT_IN_CONTAINERS = {"REDRIVE_STATE_DIR", "TEMPORAL_PROFILE"}
+# Read by OpenTelemetry itself.
+OF_TRACES = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+}
 OF_THE_CONSOLE = {
     "REDRIVE_CONSOLE_ADDRESS",
     "REDRIVE_CONSOLE_URL",
@@ -63,12 +70,19 @@ def test_our_services_are_the_migration_the_worker_the_console_and_the_bridges()
 def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
     """A variable that the settings do not know would be ignored in silence."""
     own = environment_names(BRIDGES[name]) if name in BRIDGES else set()
-    assert set(OURS[name]["environment"]) <= environment_names(Settings) | own
+    assert set(OURS[name]["environment"]) - OF_TRACES <= environment_names(Settings) | own
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_every_process_of_ours_can_be_told_to_trace(name: str) -> None:
+    """A trace that one of them does not take on would end there."""
+    assert set(OURS[name]["environment"]) >= OF_TRACES
 
 
 def test_the_worker_can_be_given_every_setting() -> None:
     """A new setting is handed to the worker, or is named here as one that means nothing to it, or in a container."""
-    assert set(OURS["worker"]["environment"]) == environment_names(Settings) - NOT_IN_CONTAINERS - OF_THE_CONSOLE
+    asked = environment_names(Settings) - NOT_IN_CONTAINERS - OF_THE_CONSOLE
+    assert set(OURS["worker"]["environment"]) - OF_TRACES == asked
 
 
 def test_the_console_can_be_given_its_settings() -> None:
@@ -211,7 +225,7 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
 def test_every_setting_is_documented(name: str) -> None:
     """A setting that is not written down does not exist for those who run Redrive."""
     text = (ROOT / name).read_text()
-    settings = environment_names(Settings).union(*map(environment_names, BRIDGES.values()))
+    settings = environment_names(Settings).union(OF_TRACES, *map(environment_names, BRIDGES.values()))
     assert [known for known in sorted(settings) if not re.search(rf"\b{known}\b", text)] == []
 
 

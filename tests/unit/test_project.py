@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive.logs import FIELDS
+from redrive.tracing import FACTS
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "console", "starter"]
@@ -76,7 +77,8 @@ def test_every_log_event_is_documented() -> None:
         ROOT / "worker.py",
         ROOT / "bridge.py",
     ]
-    call = re.compile(r"log\.(?:debug|info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
+    # A program's `failed` is the event that tells why it cannot go on.
+    call = re.compile(r"(?:log\.(?:debug|info|warning|error|exception)\(\s*|failed=)\"([a-z_]+\.[a-z_]+)\"")
     logged = {event for path in sources for event in call.findall(path.read_text())}
     rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(logged)
@@ -86,6 +88,20 @@ def test_every_log_field_is_documented() -> None:
     """The page names every field that a log line may have."""
     page = (ROOT / "docs/events.md").read_text()
     assert [name for name in FIELDS if f"`{name}`" not in page] == []
+
+
+def test_every_span_is_documented() -> None:
+    """A span that the code opens has a row in the table, and every row is a span of the code."""
+    sources = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    opened = {name for path in sources for name in re.findall(r"\bspan\(\s*\"([a-z_.]+)\"", path.read_text())}
+    rows = re.findall(r"^\| \w+ \| `([a-z_.]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(opened)
+
+
+def test_every_attribute_of_spans_is_documented() -> None:
+    """The part of the page that is about traces names every attribute that a span may have."""
+    words = set(re.findall(r"\w+", (ROOT / "docs/events.md").read_text().partition("## Traces")[2]))
+    assert sorted(FACTS - words) == []
 
 
 def test_every_metric_is_documented() -> None:

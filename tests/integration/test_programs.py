@@ -1,0 +1,106 @@
+"""Our programs as processes of their own: how they stop, and what they say when they cannot start."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from starter.stack.state import StackInfo
+from tests.conftest import eventually
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {
+    "worker": ["worker.py"],
+    "rabbitmq": ["bridge.py"],
+    "worker command": ["-m", "starter.cli", "worker"],
+    "redis": ["-m", "starter.cli", "bridge", "redis"],
+}
+# Far below what a process is given before it is killed, far above what it takes on a busy machine.
+PROMPTLY = 10
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The address of a server that takes connections and never answers, and the event of the first."""
+    asked = asyncio.Event()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def environment(stack: StackInfo, folder: Path, temporal: str) -> dict[str, str]:
+    return os.environ | {
+        "TEMPORAL_ADDRESS": temporal,
+        "DATABASE_URL": stack.database_url.get_secret_value(),
+        "REDRIVE_STATE_DIR": str(folder),
+        "REDRIVE_LOG_FORMAT": "json",
+        "HTTP_PORT": "0",
+        # Nobody listens there.
+        "RABBITMQ_URL": "amqp://127.0.0.1:1",
+        "REDIS_URL": "redis://127.0.0.1:1",
+    }
+
+
+async def started(words: list[str], log: Path, environment: dict[str, str]) -> asyncio.subprocess.Process:
+    with log.open("wb") as output:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, *words, cwd=ROOT, env=environment, stdout=output, stderr=output
+        )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_program_that_waits_for_temporal_stops_when_told(stack: StackInfo, tmp_path: Path, name: str) -> None:
+    """Nobody listens at Temporal's address: SIGTERM ends the process at once, with code 0."""
+    log = tmp_path / "log"
+    process = await started(PROGRAMS[name], log, environment(stack, tmp_path, "127.0.0.1:1"))
+
+    async def waits() -> bool:
+        return "no Temporal server answers" in log.read_text()
+
+    try:
+        await eventually(waits)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PROMPTLY) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_program_that_a_silent_server_holds_stops_when_told(
+    stack: StackInfo, tmp_path: Path, silent: tuple[str, asyncio.Event], name: str
+) -> None:
+    """Temporal takes the connection and says nothing: SIGTERM does not wait for it."""
+    address, asked = silent
+    log = tmp_path / "log"
+    process = await started(PROGRAMS[name], log, environment(stack, tmp_path, address))
+    try:
+        await asyncio.wait_for(asked.wait(), 45)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PROMPTLY) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("words", [["worker.py"], ["bridge.py"], ["-m", "console"]])
+async def test_wrong_settings_are_one_sentence(tmp_path: Path, words: list[str]) -> None:
+    """A program that cannot read its settings says which, without a stack, and ends with code 1."""
+    log = tmp_path / "log"
+    process = await started(words, log, os.environ | {"REDRIVE_STALL_LIMIT": "soon"})
+    assert await asyncio.wait_for(process.wait(), 45) == 1
+    assert "REDRIVE_STALL_LIMIT" in log.read_text()
+    assert "Traceback" not in log.read_text()

@@ -23,7 +23,6 @@ from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT, SweepOrder, Workflow
 from redrive.logs import get_logger
 from redrive.program import on_stop_signals, run_program
-from redrive.redaction import Redactor
 from redrive.settings import Settings, read_environment
 from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
@@ -53,7 +52,7 @@ class RabbitBridge:
             tenant=tenant,
             metrics=self.metrics,
             health=self.health,
-            redactor=Redactor(settings.redacted_keys),
+            redactor=settings.redactor(),
         )
         self._sweeper = RetrySweeper(url, retry, database, self.metrics)
         self._settings = settings

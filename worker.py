@@ -85,7 +85,7 @@ class Tools:
     @property
     def redactor(self) -> Redactor:
         """What keeps secrets out of what is stored and told."""
-        return Redactor(self.settings.redacted_keys)
+        return self.settings.redactor()
 
 
 def build_worker(tools: Tools) -> Worker:

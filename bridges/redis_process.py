@@ -17,7 +17,6 @@ from redrive.keys import new_request_id
 from redrive.loading import load_modules
 from redrive.logs import get_logger
 from redrive.program import on_stop_signals, until_signalled
-from redrive.redaction import Redactor
 from redrive.settings import Settings
 from store.database import Database
 
@@ -48,7 +47,7 @@ def make_intake(redrive: Redrive, database: Database, settings: Settings, events
         tenant=events.tenant,
         pipelines=events.pipelines,
         origin=f"redis:{events.stream}:{events.group}",
-        redactor=Redactor(settings.redacted_keys),
+        redactor=settings.redactor(),
     )
 
 

@@ -15,7 +15,6 @@ from console.rates import RateLimiter
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import Catalog
-from redrive.redaction import Redactor
 from redrive.settings import Settings
 from store.database import Database
 from store.tenancy import Pool
@@ -30,7 +29,7 @@ class Desk:
         self.settings = settings
         self.stopping = asyncio.Event()
         self.limiter = RateLimiter(settings.rate_limit)
-        self.redactor = Redactor(settings.redacted_keys)
+        self.redactor = settings.redactor()
         self.feed = Feed(self.pool)
         self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None

@@ -49,7 +49,6 @@ from redrive.keys import KEY_TTL, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.operators import DeadLetters
 from redrive.pending import with_pending
-from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.starting import start_run
 from redrive.tracing import note, span
@@ -266,7 +265,7 @@ def _claims(settings: Settings) -> Claims | None:
         return PostgresClaims(
             database_url(settings),
             free_failed=settings.free_failed_keys,
-            redactor=Redactor(settings.redacted_keys),
+            redactor=settings.redactor(),
         )
     except Unavailable:
         return None

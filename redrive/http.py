@@ -321,13 +321,28 @@ class ServiceClient:
         status = response.status_code
         if response.is_success or (status == httpx.codes.CONFLICT and call.create_if_absent):
             return ServiceResponse(status, await self._read(call, response))
-        excerpt = await _excerpt(response)
+        excerpt = await self._excerpt(response)
         raise ServiceError(
             f"{call} answered {status}" + (f": {excerpt}" if excerpt else ""),
             category=category_of_status(status),
             status=status,
             retry_after=retry_after_of(response.headers),
         )
+
+    async def _excerpt(self, response: httpx.Response) -> str:
+        if _is_encoded(response):
+            return ""
+        body = bytearray()
+        with suppress(TimeoutError, httpx.HTTPError):
+            async with asyncio.timeout(_EXCERPT_PATIENCE):
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) >= _EXCERPT_BYTES:
+                        break
+        text = " ".join(body[:_EXCERPT_BYTES].decode(errors="replace").split())
+        # A service may echo what it was sent. Before the cut: half a token would not be known as one.
+        own = Redactor(own=[self.token.get_secret_value()]) if self.token else _redactor
+        return own.text(text)[:EXCERPT_LIMIT]
 
     async def _read(self, call: "_Call", response: httpx.Response) -> bytes:
         status = response.status_code
@@ -441,20 +456,6 @@ def _redirect_target(call: _Call, response: httpx.Response) -> httpx.URL:
         problem = f"{call} answered {response.status_code}: a redirect to {where}, which is not followed"
         raise ServiceError(problem, category=Category.PROVIDER_4XX, status=response.status_code)
     return target
-
-
-async def _excerpt(response: httpx.Response) -> str:
-    if _is_encoded(response):
-        return ""
-    body = bytearray()
-    with suppress(TimeoutError, httpx.HTTPError):
-        async with asyncio.timeout(_EXCERPT_PATIENCE):
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) >= _EXCERPT_BYTES:
-                    break
-    text = " ".join(body[:_EXCERPT_BYTES].decode(errors="replace").split())
-    return _redactor.text(text)[:EXCERPT_LIMIT]
 
 
 def _is_encoded(response: httpx.Response) -> bool:

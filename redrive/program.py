@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn
 
 from redrive.errors import RedriveError
 from redrive.logs import configure_logging, get_logger
-from redrive.redaction import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.tracing import finish_tracing, start_tracing
 
@@ -36,7 +35,7 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 def prepare(settings: Settings) -> None:
     """Log as the settings say."""
-    configure_logging(settings.log_level, settings.log_format, Redactor(settings.redacted_keys))
+    configure_logging(settings.log_level, settings.log_format, settings.redactor())
 
 
 def leave(code: int) -> NoReturn:

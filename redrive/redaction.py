@@ -1,8 +1,8 @@
 """Taking secrets out of text and JSON before they are stored, logged or raised. Pure.
 
-A secret is known by the name it stands under (`password`, `api_key`, ...) or by its shape (a bearer token, a JWT, a
-card number, a private key, a password in a URL). Where the two readings of a text differ, the safe one wins: a word too
-many is redacted. Redacting twice is the same as redacting once.
+A secret is known by the name it stands under (`password`, `api_key`, ...), by its shape (a bearer token, a JWT, a card
+number, a private key, a password in a URL), or because it is one of our own. Where two readings of a text differ, the
+safe one wins: a word too many is redacted. Redacting twice is the same as redacting once.
 
 Every pattern runs in linear time: none can fail after an unbounded scan that another start would repeat, because an
 unbounded part is either consumed for good (possessive, optional end) or cannot hold another start.
@@ -49,13 +49,21 @@ _OPENING_QUOTE = re.compile(r"\\*[\"']")
 
 # One pass can uncover what the next one finds, such as a URL inside a value.
 _MOST_PASSES = 8
+# A shorter one would stand in too many words.
+_SHORTEST_OWN = 6
 
 
 class Redactor:
-    """Replace secrets by `[redacted]`. `extra_keys` are further names whose values are secret, matched whole."""
+    """Replace secrets by `[redacted]`.
 
-    def __init__(self, extra_keys: Iterable[str] = ()) -> None:
+    `extra_keys` are further names whose values are secret, matched whole; `own` are secrets themselves.
+    """
+
+    def __init__(self, extra_keys: Iterable[str] = (), own: Iterable[str] = ()) -> None:
         extra = tuple(extra_keys)
+        known = {secret for secret in own if len(secret) >= _SHORTEST_OWN and secret not in MARK}
+        # The longest first: one may be the beginning of another.
+        self._own = sorted(known, key=len, reverse=True)
         self._extra = frozenset(_plain(key) for key in extra)
         self._pairs = (_line_pattern(), _pair_pattern(extra))
         # Names recur in every document and log line; what stands under them does not, and is not remembered.
@@ -108,6 +116,8 @@ class Redactor:
         return self.text(key), self.is_sensitive(key)
 
     def _once(self, text: str) -> str:
+        for secret in self._own:
+            text = text.replace(secret, MARK)
         text = _PEM.sub(MARK, text)
         text = _URL_PASSWORD.sub(rf"\g<1>{MARK}@", text)
         text = _BEARER.sub(lambda match: (match[1] or match[2]) + MARK, text)

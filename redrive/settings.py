@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
+from redrive.redaction import Redactor
 
 Kind = TypeVar("Kind", bound=BaseSettings)
 
@@ -80,6 +81,12 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    def redactor(self) -> Redactor:
+        """Return what takes secrets out: by name, by shape, and those in here, which a service may echo in an error."""
+        own = [service.token for service in self.services.values()]
+        own += [self.alerts.sentry_dsn, self.alerts.webhook_secret, self.oidc.client_secret if self.oidc else None]
+        return Redactor(self.redacted_keys, (secret.get_secret_value() for secret in own if secret))
 
 
 def read_settings(**changes: Any) -> Settings:

@@ -123,7 +123,7 @@ async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = Fals
         The id of an event or of a dead event.
     """
     settings = read_settings()
-    redactor = Redactor(settings.redacted_keys)
+    redactor = settings.redactor()
     async with open_records(settings) as pool:
         found = await get_dead_event(pool, None, event)
         if found is not None:

@@ -1,5 +1,6 @@
 """Secrets are planted wherever they can come from, and looked for wherever Redrive writes."""
 
+import json
 import uuid
 from pathlib import Path
 
@@ -24,6 +25,7 @@ SECRETS = {
     "url": f"postgresql://ada:{MARK}-password@db.example.com/x",
     "pem": f"-----BEGIN RSA PRIVATE KEY-----\n{MARK}MIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
     "named": f"member_no={MARK}-7781",
+    "our own": f"{MARK}-own-7785",
     "json": f'{{"password": "{MARK}-hunter2", "member_no": "{MARK}-7782"}}',
 }
 TEXT = "; ".join(f"{name}: {secret}" for name, secret in SECRETS.items())
@@ -65,6 +67,7 @@ async def test_no_secret_reaches_a_table_a_log_or_an_alert(stack: StackInfo, tmp
             tmp_path,
             REDRIVE_TASK_QUEUE=queue,
             REDRIVE_REDACTED_KEYS="member_no",
+            REDRIVE_SERVICES=json.dumps({"shop": {"base_url": service.url, "token": SECRETS["our own"]}}),
             REDRIVE_ALERTS=f'{{"webhook_url": "{webhook.url}", "webhook_secret": "s"}}',
         )
         await worker.start()

@@ -180,6 +180,14 @@ async def test_excerpt_is_short_and_redacted(stage: Stage) -> None:
     assert len(text) < EXCERPT_LIMIT + 100
 
 
+async def test_echo_of_our_own_token_is_redacted_before_the_cut(stage: Stage) -> None:
+    """A service that answers with the token it was sent shows none of it, also where the excerpt ends within it."""
+    stage.server.on("/x", reply(403, ("a" * (EXCERPT_LIMIT - 10) + "opaque-token-of-ours").encode()))
+    with pytest.raises(ServiceError) as caught:
+        await stage.client(token=SecretStr("opaque-token-of-ours")).get("/x", operation="read")
+    assert "opaque" not in str(caught.value)
+
+
 async def test_error_body_without_end_does_not_hide_the_status(stage: Stage) -> None:
     """An endless error body is cut off, and a compressed one left out: the status is what counts."""
     stage.server.on("/x", endless(b"a" * 1000, status=400), reply(503, gzip.compress(b"x"), content_encoding="gzip"))

@@ -224,3 +224,16 @@ HOSTILE += [
 def test_hostile_megabyte_finishes(piece: str) -> None:
     """A megabyte made for backtracking takes seconds at most, not hours."""
     assert isinstance(REDACTOR.text(piece * (1_000_000 // len(piece))), str)
+
+
+def test_own_secrets_are_redacted_wherever_they_stand() -> None:
+    """A secret that is known as such needs no name and no shape; the longer one is taken whole."""
+    redactor = Redactor(own=["correct-horse", "correct-horse-battery"])
+    assert redactor.text("it said correct-horse-battery, correct-horse!") == f"it said {MARK}, {MARK}!"
+    assert redactor.value({"echo": ["xcorrect-horsex"]}) == {"echo": [f"x{MARK}x"]}
+
+
+@pytest.mark.parametrize("own", ["", "hunt", "redacted"])
+def test_own_secrets_that_would_stand_in_other_words_are_left(own: str) -> None:
+    """A secret that is too short, or stands in the mark itself, does not make texts unreadable."""
+    assert Redactor(own=[own]).text(f"the hunter is {MARK}") == f"the hunter is {MARK}"

@@ -52,7 +52,7 @@ def build_app(settings: Settings) -> FastAPI:
     web.mount(app)
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
-    app.add_middleware(Counting, metrics=desk.metrics)
+    app.add_middleware(Counting, metrics=desk.metrics, api=PREFIX)
     if is_on():
         app.add_middleware(Tracing)
     return app

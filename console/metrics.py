@@ -36,9 +36,10 @@ class RequestMetrics:
 class Counting:
     """Tell the metrics of every answer."""
 
-    def __init__(self, app: ASGIApp, *, metrics: RequestMetrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: RequestMetrics, api: str) -> None:
         self._app = app
         self._metrics = metrics
+        self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, and count the answer when it starts."""
@@ -46,15 +47,21 @@ class Counting:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = scope.get("route")
-                # Paths that no route knows are anybody's invention: one label for all of them.
-                path = route.path if isinstance(route, Route) else "unknown"
+                path = self._route(scope)
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 note(method=method, route=path)
                 self._metrics.answered(method, path, message["status"], time.perf_counter() - began)
             await send(message)
 
         await self._app(scope, receive, counted if scope["type"] == "http" else send)
+
+    def _route(self, scope: Scope) -> str:
+        route = scope.get("route")
+        if not isinstance(route, Route):
+            # Paths that no route knows are anybody's invention: one label for all of them.
+            return "unknown"
+        # A route does not know what its router was included under, and pages have the names of routes of the API.
+        return self._api + route.path if scope["path"].startswith(f"{self._api}/") else route.path
 
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

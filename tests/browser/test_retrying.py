@@ -29,12 +29,18 @@ async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
         yield pages
 
 
-async def start_waiting(running: Running, pages: Pages) -> Case:
-    """Start a run whose step fails, and waits a minute for its next attempt."""
+def case_of(running: Running, pages: Pages) -> Case:
+    """Return a run to be, of the test's tenant."""
     case = Case(running.redrive, running.temporal, pages.database_url, running.settings.task_queue)
     case.tenant = pages.tenant
+    case.service.error = "the bank does not answer, and has not for a long time"
+    return case
+
+
+async def start_waiting(running: Running, pages: Pages) -> Case:
+    """Start a run whose step fails, and waits a minute for its next attempt."""
+    case = case_of(running, pages)
     case.service.flaky.add("patient")
-    case.service.error = "the bank does not answer"
     await case.start(pipeline="slow")
     return case
 
@@ -57,10 +63,11 @@ async def test_operator_follows_a_retry(running: Running, pages: Pages) -> None:
     assert await serious_violations(page) == []
     await page.locator(f'a[href="/runs/{case.run_id}"]').click()
     await expect(page.locator(".steps .status")).to_have_text("retrying")
-    await expect(page.get_by_role("img", name=re.compile("1 failed tries"))).to_be_visible()
+    await expect(page.get_by_role("img", name=re.compile("failed tries: 1"))).to_be_visible()
+    parked = await case_of(running, pages).park("second")
     await page.set_viewport_size({"width": 360, "height": 780})
     await page.emulate_media(color_scheme="dark")
-    for address in (page.url, "/retrying", "/"):
+    for address in (page.url, f"/runs/{parked.run_id}", "/retrying", "/"):
         await page.goto(address)
         assert await fits(page), address
         assert await serious_violations(page) == []

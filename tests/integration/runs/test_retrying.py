@@ -150,9 +150,10 @@ async def test_without_postgres_an_attempt_goes_on(worker: WorkerFactory, regist
                 started = await running.redrive.start("p", {})
                 view = await settled(running.redrive, started.run_id)
     assert (view.status, view.steps[0].attempt) == (RunStatus.SUCCESS, 4)
-    assert [line["event"] for line in lines].count("step.retry_not_listed") == 1
-    # The first failure waits a second for the database that hangs; the later ones do not ask it.
-    assert calls[-1] - calls[1] < 5
+    # Of four questions the first is asked, and on a slow machine another one 5 s later.
+    assert [line["event"] for line in lines].count("step.retry_not_listed") in {1, 2}
+    # Each would wait 10 s for a connection that hangs.
+    assert calls[-1] - calls[0] < 10
     assert [entry.attempt for entry in view.steps[0].attempts] == [1, 2, 3]
 
 

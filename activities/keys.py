@@ -1,4 +1,7 @@
-"""The sweep over idempotency keys: settle those whose end nobody wrote down, delete those whose time is up."""
+"""The sweep over idempotency keys: settle those whose end nobody wrote down, delete those whose time is up.
+
+Retries that nobody will end are deleted on the way.
+"""
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -17,6 +20,7 @@ from redrive.redaction import Redactor
 from redrive.visibility import execution_status
 from store.database import Database
 from store.keys import KeyRow, delete_expired, list_unheard, settle_key, touch_keys
+from store.retrying import delete_unheard
 
 BATCH: Final = 1000
 ASKED_AT_ONCE: Final = 200
@@ -40,6 +44,7 @@ class KeyActivities:
     async def expire_keys(self) -> KeySweep:
         """Do one sweep. It may be cut off anywhere: what is done is done, and the next goes on."""
         sweep = KeySweep(settled=await self._settle_unheard(), deleted=await self._delete_expired())
+        await delete_unheard(await self._database.pool())
         log.info("key.swept", settled=sweep.settled, deleted=sweep.deleted)
         return sweep
 

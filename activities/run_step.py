@@ -27,6 +27,7 @@ from activities.dedupe import once
 from activities.error_texts import error_text, redacted_stack, redacted_text
 from activities.projections import write_projection
 from activities.results import packed_result, plain_result
+from activities.retrying import Retries
 from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
@@ -129,6 +130,7 @@ class StepActivities:
         self._redactor = redactor
         self._metrics = metrics
         self._database = database
+        self._retries = Retries(database)
 
     @activity.defn(name=Activity.RUN_STEP)
     async def run_step(self, raw: RawValue) -> RawValue:
@@ -146,11 +148,12 @@ class StepActivities:
                 if _was_canceled():
                     log.info("step.canceled")
                     raise
-                raise self._failure(this, error) from None
+                raise await self._failure(this, error) from None
             except BaseException as error:  # a module may raise anything; sys.exit must not end the worker
-                raise self._failure(this, error) from None
+                raise await self._failure(this, error) from None
             took = time.monotonic() - began
             log.info("step.succeeded", latency_ms=round(took * 1000, 1))
+            await self._retries.clear(this.order, this.number)
             if this.order.event_id:
                 await write_projection(self._database, this.order, this.number, timedelta(seconds=took))
             if this.order.last:
@@ -240,7 +243,7 @@ class StepActivities:
             version=order.version,
         )
 
-    def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
+    async def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
         """Turn what a module raised into what Temporal needs: try again after a delay, or not."""
         policy = this.order.step.policy
         verdict = classify(error, policy)
@@ -257,8 +260,12 @@ class StepActivities:
         attempts = with_attempt(this.earlier, entry)
         _log_failure(entry, verdict)
         mark_failed(category=entry.category, error_type=entry.error_type)
-        if delay is not None:
+        if delay is None:
+            await self._retries.clear(this.order, this.number)
+        else:
             self._metrics.retried(this.order.pipeline, this.order.step.name, verdict.category.value)
+            await self._retries.put(this.order, entry, delay)
+            # The last word before the error: a beat in between would tell the next attempt less.
             activity.heartbeat(to_details(attempts))
         details = AttemptError(
             attempts=attempts,

@@ -1,4 +1,4 @@
-"""How many dead letters there are: read from Postgres now and then, for the gauges."""
+"""How many dead letters and retries there are: read from Postgres now and then, for the gauges."""
 
 import asyncio
 from datetime import timedelta
@@ -20,8 +20,7 @@ async def keep_gauges(database: Database, metrics: Metrics) -> None:
     """Set the gauges for as long as the worker runs; a database that is away only makes them old."""
     while True:
         try:
-            by_status, oldest = await stock(await database.pool())
-            metrics.stock(by_status, oldest)
+            metrics.stock(*await stock(await database.pool()))
         except (RedriveError, asyncpg.PostgresError, OSError, TimeoutError) as error:
             log.warning("worker.gauges_stale", error=str(error), error_type=type(error).__name__)
         await asyncio.sleep(INTERVAL.total_seconds())

@@ -7,7 +7,21 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, FastAPI
 
 from console import signing_in, web
-from console.api import approvals, audit, bulk, catalog, dead_letters, events, health, me, metrics, orders, runs, tokens
+from console.api import (
+    approvals,
+    audit,
+    bulk,
+    catalog,
+    dead_letters,
+    events,
+    health,
+    me,
+    metrics,
+    orders,
+    retrying,
+    runs,
+    tokens,
+)
 from console.desk import Desk
 from console.guard import BodyGuard
 from console.headers import SecurityHeaders
@@ -60,6 +74,7 @@ def build_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     router = APIRouter()
-    for part in (runs, dead_letters, orders, bulk, approvals, catalog, audit, tokens, me, events, health, metrics):
+    records = (runs, retrying, dead_letters, orders, bulk, approvals, catalog, audit, tokens)
+    for part in (*records, me, events, health, metrics):
         router.include_router(part.router)
     return router

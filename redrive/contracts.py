@@ -190,6 +190,8 @@ class StepState(Message):
     max_attempts: int = 0
     attempts: list[Attempt] = Field(default_factory=list, description="the failed ones of this cycle")
     next_retry_at: datetime | None = None
+    started_at: datetime | None = Field(default=None, description="when this cycle began")
+    finished_at: datetime | None = Field(default=None, description="when this cycle ended: done, dead or canceled")
     output_size: int | None = None
     failure: FailedCycle | None = None
 

@@ -15,6 +15,7 @@ class Metrics:
         self._replays = meter.create_counter("workflow_dlq_replays_total", "Replays by outcome")
         self._letters = meter.create_gauge("workflow_dlq_letters", "Dead letters by status")
         self._oldest = meter.create_gauge_float("workflow_dlq_oldest_seconds", "Age of the oldest open one", "s")
+        self._retrying = meter.create_gauge("workflow_steps_retrying", "Steps that wait for another attempt or make it")
         self._record = meter.create_histogram_timedelta(
             "workflow_dlq_record_seconds", "Time from exhaustion to the record", "s"
         )
@@ -42,8 +43,9 @@ class Metrics:
         """Count an item of a bulk operation that has ended: APPLIED, SKIPPED or FAILED."""
         self._bulk_items.add(1, {"verb": verb, "status": status})
 
-    def stock(self, by_status: dict[str, int], oldest: timedelta) -> None:
-        """Set how many dead letters there are, and the age of the oldest open one."""
+    def stock(self, by_status: dict[str, int], oldest: timedelta, retrying: int) -> None:
+        """Set how many dead letters there are, the age of the oldest open one, and how many steps are tried again."""
         for status, count in by_status.items():
             self._letters.set(count, {"status": status})
         self._oldest.set(oldest.total_seconds())
+        self._retrying.set(retrying)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
+from store.retrying import RetryingStep
 
 _STYLES = {
     "SUCCESS": "green",
@@ -47,11 +48,12 @@ def run_json(view: RunView, output: object) -> dict[str, Any]:
 def run_table(view: RunView, output: object = None) -> Group:
     """Return one run with its steps, and its result if there is one."""
     title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
-    table = Table("step", "status", "attempts", "next retry", "output", "last error", box=None, header_style="bold")
+    headers = ("step", "status", "attempts", "started", "took", "next retry", "output", "last error")
+    table = Table(*headers, box=None, header_style="bold")
+    until = view.closed_at or datetime.now(UTC)
     for step in view.steps:
-        table.add_row(
-            step.name, status_text(step.status), attempts_text(step), _wait(step), _size(step), last_error(step)
-        )
+        times = (_clock(step.started_at), _took(step, until), _wait(step.next_retry_at))
+        table.add_row(step.name, status_text(step.status), attempts_text(step), *times, _size(step), last_error(step))
     notes = [Text(note, style="yellow") for note in (view.note,) if note]
     errors = [Text(f"error: {view.error}", style="red")] if view.error else []
     result = [Text(f"result: {to_json(output).decode()}", style="green")] if output is not None else []
@@ -96,11 +98,32 @@ def _fields(schema: dict[str, Any]) -> list[str]:
     return [name if name in required else f"{name}?" for name in schema.get("properties", {})]
 
 
-def _wait(step: StepState) -> str:
-    if step.next_retry_at is None:
+def retrying_table(rows: Sequence[RetryingStep]) -> Table:
+    """Return a list of steps that are tried again."""
+    headers = ("run", "step", "pipeline", "tenant", "attempts", "next retry", "last error")
+    table = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        attempts = f"{row.attempt} of {row.max_attempts}"
+        error = Text(f"{row.category}: {row.error[:160]}")
+        table.add_row(row.run_id, row.step, row.pipeline, row.tenant, attempts, _wait(row.next_at), error)
+    return table
+
+
+def _wait(until: datetime | None) -> str:
+    if until is None:
         return ""
-    seconds = (step.next_retry_at - datetime.now(UTC)).total_seconds()
+    seconds = (until - datetime.now(UTC)).total_seconds()
     return f"in {max(seconds, 0):.1f} s"
+
+
+def _clock(at: datetime | None) -> str:
+    return at.astimezone().strftime("%H:%M:%S") if at else ""
+
+
+def _took(step: StepState, until: datetime) -> str:
+    if step.started_at is None:
+        return ""
+    return f"{((step.finished_at or until) - step.started_at).total_seconds():.1f} s"
 
 
 def _size(step: StepState) -> str:

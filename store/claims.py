@@ -1,26 +1,20 @@
 """Idempotency keys in Postgres, for callers: quick, or not at all. A start never waits long for the database."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Final, TypeVar
 
-import asyncpg
-
 from redrive.claims import Claim, ClaimRequest, Settlement, without_secrets
-from redrive.errors import Unavailable
 from redrive.logs import get_logger
 from redrive.redaction import Redactor
 from store.database import Database
 from store.keys import claim_key, release_key, settle_key
+from store.patience import Patience
 from store.tenancy import Pool
 
 T = TypeVar("T")
 
-PATIENCE: Final = 3.0
-# After a failure, so long nobody asks; then one caller tries, and the others go on without.
-PAUSE: Final = 5.0
-_AWAY: Final = (Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+LONGEST: Final = timedelta(seconds=3)
 
 log = get_logger(__name__)
 
@@ -32,9 +26,9 @@ class PostgresClaims:
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
         self._database = Database(database_url, max_size=max_size, tidy=False)
+        self._patience = Patience(self._database, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
-        self._asked_again_at = 0.0
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
         """Take the key, or say what is there; None when the database did not answer in time."""
@@ -53,17 +47,8 @@ class PostgresClaims:
         """Close the connections."""
         await self._database.close()
 
-    async def _asked(self, request: ClaimRequest, ask: Callable[[Pool], Awaitable[T]]) -> T | None:
-        now = time.monotonic()
-        if now < self._asked_again_at:
-            return None
-        if self._asked_again_at:
-            # This caller tries; the others do not wait with it.
-            self._asked_again_at = now + PAUSE
-        try:
-            answer = await _in_time(self._ask(ask))
-        except _AWAY as error:
-            self._asked_again_at = time.monotonic() + PAUSE
+    async def _asked(self, request: ClaimRequest, question: Callable[[Pool], Awaitable[T]]) -> T | None:
+        def tell(error: Exception) -> None:
             log.warning(
                 "key.store_away",
                 tenant_id=request.tenant,
@@ -72,29 +57,5 @@ class PostgresClaims:
                 error_type=type(error).__name__,
                 error=str(error),
             )
-            return None
-        self._asked_again_at = 0.0
-        return answer
 
-    async def _ask(self, ask: Callable[[Pool], Awaitable[T]]) -> T:
-        return await ask(await self._database.pool())
-
-
-async def _in_time(work: Coroutine[None, None, T]) -> T:
-    """Return what the work returns, or raise TimeoutError at once: not when the driver is done with giving up."""
-    task = asyncio.create_task(work)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=PATIENCE)
-    finally:
-        if not task.done():
-            task.cancel()
-            task.add_done_callback(_forget)
-    if not done:
-        raise TimeoutError(f"no answer within {PATIENCE:g} s")
-    return task.result()
-
-
-def _forget(task: asyncio.Task[T]) -> None:
-    """Take note of how a task ended that nobody waits for."""
-    if not task.cancelled():
-        task.exception()
+        return await self._patience.ask(question, tell)

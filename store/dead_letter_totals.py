@@ -2,22 +2,12 @@
 
 from typing import Final
 
-from pydantic import Field
-
 from redrive.dead_letters import LetterStatus
 from store.dead_letter_lists import LetterFilter, conditions, deep
-from store.records import Record
+from store.paging import COUNTED, Total
 from store.tenancy import Pool, reading
 
-COUNTED: Final = 10_000
 _COUNTERS: Final = "SELECT coalesce(sum(count), 0)::bigint FROM dead_letter_counts WHERE status = ANY($1)"
-
-
-class Total(Record):
-    """How many there are."""
-
-    count: int
-    exact: bool = Field(description="false: at least so many")
 
 
 async def total(pool: Pool, chosen: LetterFilter) -> Total | None:

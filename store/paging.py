@@ -1,4 +1,4 @@
-"""Pages of a list, newest first. A cursor is the place after the last row: paging on costs the same on every page."""
+"""Pages of a list. A cursor is the place after the last row: paging on costs the same on every page."""
 
 import base64
 import hashlib
@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
+from store.records import Record
 
 LARGEST_PAGE: Final = 1000
+# How far a list is counted where no counter tells.
+COUNTED: Final = 10_000
 Row = TypeVar("Row")
 
 
@@ -23,6 +26,13 @@ class Page(Generic[Row]):
 
     rows: list[Row]
     cursor: str | None
+
+
+class Total(Record):
+    """How many rows a list has."""
+
+    count: int
+    exact: bool = Field(description="false: at least so many")
 
 
 class Place(NamedTuple):

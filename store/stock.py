@@ -1,7 +1,7 @@
-"""How many dead letters there are, over all tenants: for gauges, from the counters that are kept."""
+"""How many dead letters and retries there are, over all tenants: for gauges."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from store.tenancy import Pool, reading
 
@@ -10,11 +10,21 @@ _OLDEST: Final = """
     SELECT coalesce(now() - min(first_failed_at), interval '0') FROM dead_letters
     WHERE status IN ('pending', 'replaying') AND version > 0
 """
+_RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
 
 
-async def stock(pool: Pool) -> tuple[dict[str, int], timedelta]:
-    """Return the number of dead letters by status, and the age of the oldest open one."""
+class Stock(NamedTuple):
+    """The dead letters by status, the age of the oldest open one, and the steps that are tried again."""
+
+    letters: dict[str, int]
+    oldest: timedelta
+    retrying: int
+
+
+async def stock(pool: Pool) -> Stock:
+    """Return what there is."""
     async with reading(pool, None) as connection:
         rows = await connection.fetch(_COUNTS)
         oldest: timedelta = await connection.fetchval(_OLDEST)
-    return {row["status"]: row["count"] for row in rows}, oldest
+        retrying: int = await connection.fetchval(_RETRYING)
+    return Stock({row["status"]: row["count"] for row in rows}, oldest, retrying)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from redrive.contracts import StepState, StepStatus
 
-ATTEMPTS_BUDGET = 64 * 1024
+ATTEMPTS_BUDGET = 56 * 1024
 
 
 def drop_oldest_attempts(steps: Sequence[StepState], budget: int = ATTEMPTS_BUDGET) -> None:

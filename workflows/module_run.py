@@ -51,6 +51,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.inputs import NOTHING, read_message, read_order, read_run_input
     from workflows.run_letters import LOCAL_TIMEOUT, RunLetters
     from workflows.run_state import (
+        begin_cycle,
         current_step,
         exhaust,
         next_step,
@@ -229,16 +230,17 @@ class ModuleRun:
                 await self._pause_if_partial()
 
     async def _run_step(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
-        step.status, step.failure = StepStatus.RUNNING, None
-        step.cycle += 1
+        begin_cycle(step, workflow.now())
         self._describe()
         try:
             result = await self._execute(order, snapshot, step)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            exhaust(step, failed_cycle(error, step, workflow.now()))
+            step.finished_at = workflow.now()
+            exhaust(step, failed_cycle(error, step, step.finished_at))
             return
+        step.finished_at = workflow.now()
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
         problem = too_large(self._state, self._order_size, step)
         if problem:
@@ -331,7 +333,7 @@ class ModuleRun:
 
     def _fail(self, step: StepState, how: str) -> None:
         step.status = StepStatus.FAILED
-        skip_rest(self._state)
+        skip_rest(self._state, workflow.now())
         cycle = step.failure
         self._error = f"step {step.name!r} {how}"
         self._upsert(RunStatus.FAILED, cycle.category if cycle else None, step.name)
@@ -361,7 +363,7 @@ class ModuleRun:
     async def _cancel(self) -> None:
         self._status = RunStatus.CANCELED
         self._error = workflow.cancellation_reason() or None
-        skip_rest(self._state)
+        skip_rest(self._state, workflow.now())
         self._upsert(RunStatus.CANCELED)
         self._describe()
         if self._letters:

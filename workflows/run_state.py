@@ -1,5 +1,6 @@
 """What a run knows of its steps, and how operators' orders change it. Pure."""
 
+from datetime import datetime
 from typing import Any
 
 from redrive.contracts import (
@@ -44,6 +45,13 @@ def step_document(order: RunInput, state: RunState, snapshot: StepSnapshot) -> d
     return patched(document, state.patches.get(snapshot.name, []))
 
 
+def begin_cycle(step: StepState, now: datetime) -> None:
+    """Start a step, or start it again."""
+    step.status, step.failure = StepStatus.RUNNING, None
+    step.cycle += 1
+    step.started_at, step.finished_at = now, None
+
+
 def exhaust(step: StepState, cycle: FailedCycle) -> None:
     """Make a step a dead one."""
     step.failure, step.attempts = cycle, cycle.attempts
@@ -84,12 +92,15 @@ def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: S
         state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
     for step in state.steps[place:]:
         step.status, step.output_size, step.failure = StepStatus.PENDING, None, None
+        step.started_at = step.finished_at = None
         state.outputs.pop(step.name, None)
 
 
-def skip_rest(state: RunState) -> None:
-    """Mark the steps that will not run any more."""
+def skip_rest(state: RunState, now: datetime) -> None:
+    """Mark the steps that will not run any more, and end the one that runs."""
     for step in state.steps:
+        if step.status is StepStatus.RUNNING:
+            step.finished_at = now
         if step.status in {StepStatus.PENDING, StepStatus.RUNNING, StepStatus.DLQ}:
             step.status = StepStatus.SKIPPED
 

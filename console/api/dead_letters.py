@@ -16,8 +16,8 @@ from redrive.errors import Category
 from store.dead_letter_lists import LetterFilter, audit_trail, list_letters
 from store.dead_letter_stats import groups as letter_groups
 from store.dead_letter_stats import stats as letter_stats
-from store.dead_letter_totals import Total, total
-from store.paging import LARGEST_PAGE
+from store.dead_letter_totals import total
+from store.paging import LARGEST_PAGE, Total
 from store.records import AuditEntry, LetterGroup, LetterRecord, LetterRow, LetterStats
 
 router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])

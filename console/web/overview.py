@@ -1,4 +1,4 @@
-"""The overview: how much is dead, since when, of what kind; and what is under way."""
+"""The overview: how much is dead, since when, of what kind; what is tried again; and what is under way."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -17,18 +17,25 @@ from redrive.errors import RedriveError
 from redrive.visibility import runs_query
 from store.dead_letter_charts import failed_hours
 from store.dead_letter_stats import stats
+from store.retrying import RetryingFilter, count_retrying, list_retrying
 
 router = page_router()
 _PATIENCE: Final = timedelta(seconds=5)
 _GROUPS: Final = 5
+_DUE_NEXT: Final = 3
 
 
 @router.get("/")
 async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show how the dead letters are."""
+    """Show how the dead letters and the retries are."""
     pool = await desk.pool()
     now = datetime.now(UTC)
-    found, hours = await asyncio.gather(stats(pool, tenant, _GROUPS), failed_hours(pool, tenant, now))
+    found, hours, retrying, due = await asyncio.gather(
+        stats(pool, tenant, _GROUPS),
+        failed_hours(pool, tenant, now),
+        count_retrying(pool, tenant),
+        list_retrying(pool, RetryingFilter(tenant=tenant), _DUE_NEXT),
+    )
     return show(
         request,
         caller,
@@ -39,6 +46,8 @@ async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scop
         failed=sum(hour.total for hour in hours),
         by_category=shares({category.value: count for category, count in found.by_category.items()}),
         by_step=shares(found.by_step),
+        retrying=retrying,
+        due=due.rows,
         tenant=tenant,
     )
 

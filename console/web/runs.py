@@ -1,5 +1,6 @@
 """Runs: the list, and one with its steps as a timeline."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import Request, Response
@@ -12,6 +13,7 @@ from console.security import Reader, Scope
 from console.web.charts import strip
 from console.web.render import show
 from console.web.routes import page_router, query_of, read_query
+from console.web.timeline import step_bars
 from redrive.contracts import Name, RunStatus
 from redrive.dead_letters import LetterId
 from redrive.errors import RunNotFound
@@ -59,6 +61,7 @@ async def run(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, ru
         caller,
         "run.html",
         run=view,
+        bars=step_bars(view.steps, view.closed_at or datetime.now(UTC)),
         steps=[
             (step, strip(step.attempts), LetterId(tenant=view.tenant, run_id=run_id, step=step.name).workflow_id)
             for step in view.steps

@@ -13,12 +13,17 @@ from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
+from redrive.settings import read_settings
 from starter.errors import WrongUsage
 from starter.orders import By, Reason, RequestId, asked_by, finish
+from starter.records import open_records
 from starter.terminal import Json, Yes, confirm, console, errors
 from starter.times import parse_duration
-from starter.views import print_json, run_json, run_table, runs_table
+from starter.views import print_json, retrying_table, run_json, run_table, runs_table
 from starter.waiting import run_output, wait_for_run
+from store.paging import LARGEST_PAGE
+from store.retrying import RetryingFilter
+from store.retrying import list_retrying as retrying_page
 
 STDIN = "-"
 
@@ -188,6 +193,39 @@ async def list_runs(
         console.print(runs_table(rows))
     else:
         errors.print("no runs")
+
+
+@app.command(name="retrying")
+async def list_retrying(
+    *,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List the steps that are tried again, those that are due first.
+
+    **Example**
+
+    `redrive run retrying --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only steps of this tenant.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    async with open_records(read_settings()) as pool:
+        page = await retrying_page(pool, RetryingFilter(tenant=tenant), limit, cursor)
+    if json:
+        print_json({"retrying": page.rows, "cursor": page.cursor})
+        return
+    console.print(retrying_table(page.rows)) if page.rows else errors.print("nothing is tried again")
+    if page.cursor:
+        errors.print(f"more: --cursor {page.cursor}", markup=False)
 
 
 @app.command

@@ -159,6 +159,12 @@ function replace(region, fresh) {
   htmx.process(fresh);
 }
 
+// No event tells of retries and of steps that end: where these are shown they are looked at, while somebody looks.
+
+setInterval(() => {
+  if (find("[data-moving]") && !document.hidden) changed();
+}, 5000);
+
 body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
 body.addEventListener("htmx:afterSettle", (event) => {
   const planned = event.target.closest(".planned");

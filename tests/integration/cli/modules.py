@@ -1,4 +1,4 @@
-"""Modules for the command line's tests: one that waits until it is stopped, one that refuses, one that heals."""
+"""Modules for the command line's tests: one waits until stopped, one refuses, one heals, one lingers."""
 
 import asyncio
 from datetime import timedelta
@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from redrive import ModuleContext, Pipeline, RetryPolicy, Terminal, Transient, module
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=300), cap=timedelta(seconds=1), max_attempts=3, timeout=timedelta(30))
+LONG = QUICK.model_copy(update={"base": timedelta(minutes=5), "cap": timedelta(minutes=5), "max_attempts": 2})
 
 
 class Nothing(BaseModel):
@@ -35,6 +36,13 @@ async def heal(ctx: ModuleContext, given: Nothing) -> Nothing:
     return given
 
 
+@module("linger", policy=LONG)
+async def linger(ctx: ModuleContext, given: Nothing) -> Nothing:
+    """Fail, and wait long before the next try."""
+    raise Transient("the terminal is restarting")
+
+
 Pipeline("wait", wait)
 Pipeline("refuse", refuse)
 Pipeline("heal", heal)
+Pipeline("linger", linger)

@@ -44,6 +44,24 @@ async def test_payload_comes_from_a_file(redrive: CommandLine) -> None:
     assert said.document["output"] == {"text": "Hello, Ada!"}
 
 
+async def test_a_step_that_is_tried_again_is_listed(redrive: CommandLine) -> None:
+    """While it waits it is in the list, with the error; the status of the run has when it began."""
+    tenant = f"tenant-{uuid.uuid4().hex[:12]}"
+    run_id = (await redrive("run", "start", "linger", "--tenant", tenant)).out.strip()
+
+    of = ("run", "retrying", "--tenant", tenant)
+
+    async def listed() -> list[dict[str, object]]:
+        return list((await redrive(*of, "--json")).document["retrying"])
+
+    (row,) = await eventually(listed)
+    table = await redrive(*of)
+    status = (await redrive("run", "status", run_id, "--json")).document
+    assert (row["run_id"], row["step"], row["attempt"], row["max_attempts"]) == (run_id, "linger", 1, 2)
+    assert "unknown: the terminal is restarting" in table.out
+    assert (status["steps"][0]["started_at"] is None, status["steps"][0]["finished_at"]) == (False, None)
+
+
 async def test_same_key_gives_the_same_run(redrive: CommandLine) -> None:
     """A second start with the key prints the same id and says that nothing was started."""
     words = ["run", "start", "hello", "--payload", ADA, "--key", "cli:ada"]

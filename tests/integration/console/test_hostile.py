@@ -1,6 +1,7 @@
 """A hostile tenant: what belongs to others is neither seen nor touched, over HTTP or by SQL as the app's role."""
 
 import uuid
+from datetime import timedelta
 
 import asyncpg
 import httpx
@@ -9,11 +10,13 @@ from fastapi import FastAPI
 
 from redrive.access import Role
 from store.dead_letters import record_exhausted
+from store.retrying import put_retrying
 from store.tenancy import Pool, reading, transaction
 from store.tokens import list_tokens
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import exhausted, new_letter, new_tenant
+from tests.integration.store.retrying import new_retrying
 
 WHY = {"reason": "mischief"}
 
@@ -22,12 +25,20 @@ async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken
     """Lists are empty, and each verb on each of another tenant's things says that there is no such thing."""
     await case.park("second")
     letter = case.letter("second").workflow_id
+    await put_retrying(pool, new_retrying(case.tenant, run_id=case.run_id), timedelta(minutes=1))
     await make_token(name="the victim's")
     token = (await list_tokens(pool, case.tenant))[0]
     before = await case.record("second")
     async with client_of(app, await make_token(tenant=new_tenant())) as foreign:
-        for path, key in (("workflow-dlq", "dead_letters"), ("runs", "runs"), ("workflow-dlq/groups", "groups")):
+        lists = {
+            "workflow-dlq": "dead_letters",
+            "runs": "runs",
+            "workflow-dlq/groups": "groups",
+            "retrying": "retrying",
+        }
+        for path, key in lists.items():
             assert (await foreign.get(f"/api/v1/{path}")).json()[key] == []
+        assert case.run_id not in (await foreign.get("/retrying")).text + (await foreign.get("/")).text
         lines = (await foreign.get("/api/v1/audit")).json()["lines"]
         assert {line["action"] for line in lines} == {"token_created"}
         assert (await foreign.get("/api/v1/audit", params={"dead_letter": letter})).json()["lines"] == []
@@ -47,7 +58,16 @@ async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken
     assert [row for row in await case.audit() if row["action"] == "refused"] == []
 
 
-LISTS = ["workflow-dlq", "runs", "audit", "workflow-dlq/groups", "workflow-dlq/stats", "tokens", "approvals"]
+LISTS = [
+    "workflow-dlq",
+    "runs",
+    "audit",
+    "workflow-dlq/groups",
+    "workflow-dlq/stats",
+    "tokens",
+    "approvals",
+    "retrying",
+]
 
 
 @pytest.mark.parametrize("path", LISTS)

@@ -18,11 +18,13 @@ from store.bulks import open_bulk
 from store.dead_messages import put_dead
 from store.keys import claim_key
 from store.retry_queue import put_retries
+from store.retrying import put_retrying
 from store.step_results import Execution, begin
 from store.tenancy import Connection, Pool, transaction
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.retries import new_dead, new_retry
+from tests.integration.store.retrying import new_retrying
 from tests.integration.store.test_dead_letters import Owner
 
 BULK_TABLES = ["bulk_operations", "bulk_items", "approvals"]
@@ -38,6 +40,7 @@ TABLES = [
     "audit_log",
     "audit_heads",
     "alerts",
+    "retrying",
     *BULK_TABLES,
     *EVENT_TABLES,
     *KEY_TABLES,
@@ -75,6 +78,7 @@ async def filled(pool: Pool, tenant: str) -> str:
     )
     await claim_key(pool, claim, free_failed=False)
     await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
+    await put_retrying(pool, new_retrying(tenant), timedelta(minutes=1))
     async with transaction(pool, tenant) as connection:
         await put_retries(connection, tenant, [new_retry()])
         await put_dead(connection, tenant, "retry.scheduled", [new_dead()])
@@ -121,6 +125,8 @@ async def test_rows_of_others_are_not_seen(pool: Pool, filled: str, table: str, 
     [
         "INSERT INTO runs (run_id, tenant, pipeline, status, started_at) VALUES ('x', '{}', 'p', 'SUCCESS', now())",
         "INSERT INTO alerts (tenant, fingerprint, count, sent_at) VALUES ('{}', 'f', 1, now())",
+        'INSERT INTO retrying SELECT (jsonb_populate_record(tried, \'{{"run_id": "x"}}\')).* '
+        "FROM retrying AS tried WHERE tenant = '{}'",
         "INSERT INTO audit_log (tenant, action, actor) VALUES ('{}', 'refused', 'mallory')",
         "INSERT INTO approvals (tenant, plan_hash, plan, reason, requested_by, requested_person) "
         "VALUES ('{}', 'p', '{{}}', 'r', 'mallory', 'mallory')",
@@ -139,7 +145,7 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["idempotency_keys", "retry_queue"])
+@pytest.mark.parametrize("table", ["idempotency_keys", "retry_queue", "retrying"])
 async def test_rows_of_others_are_not_deleted(pool: Pool, filled: str, table: str) -> None:
     """The tables that the application deletes from give up the rows of its own tenant only."""
     for setting in (None, "", "another", "*"):
@@ -160,8 +166,8 @@ async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: st
                 await connection.execute(f"UPDATE {table} SET tenant = '{gift}' WHERE tenant = '{filled}'")
 
 
-@pytest.mark.parametrize("table", KEY_TABLES)
-async def test_keys_of_others_are_neither_changed_nor_deleted(pool: Pool, filled: str, table: str) -> None:
+@pytest.mark.parametrize("table", [*KEY_TABLES, "retrying"])
+async def test_rows_that_expire_are_neither_changed_nor_deleted(pool: Pool, filled: str, table: str) -> None:
     """Who reads all tenants deletes nothing of any; nobody gives a row away."""
     for setting in ("another", "*", ""):
         async with _as(pool, setting) as connection:

@@ -1,0 +1,62 @@
+"""Steps that will be tried again, written down for those who look. Nothing here fails an attempt or holds it up."""
+
+from datetime import timedelta
+from typing import Final
+
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, Attempt, StepOrder
+from redrive.logs import get_logger
+from store.database import Database
+from store.patience import Patience
+from store.retrying import RetryingStep, clear_retrying, put_retrying
+
+LONGEST: Final = timedelta(seconds=1)
+# Beside its timeout, so late may the next attempt be before the step is not counted any more.
+LATE: Final = timedelta(minutes=1)
+
+log = get_logger(__name__)
+
+
+class Retries:
+    """Keep the list of retries in flight. A step whose first attempt succeeds is never on it."""
+
+    def __init__(self, database: Database) -> None:
+        self._patience = Patience(database, LONGEST)
+
+    async def put(self, order: StepOrder, failed: Attempt, delay: timedelta) -> None:
+        """Note that an attempt failed and another follows."""
+        policy = order.step.policy
+        step = RetryingStep(
+            tenant=order.tenant,
+            run_id=order.run_id,
+            step=order.step.name,
+            pipeline=order.pipeline,
+            cycle=order.cycle,
+            attempt=failed.attempt,
+            max_attempts=policy.curve_for(failed.category).max_attempts,
+            category=failed.category,
+            error_type=failed.error_type,
+            error=failed.error[:ATTEMPT_TEXT_LIMIT],
+            failed_at=failed.at,
+            next_at=failed.at + delay,
+        )
+        await self._patience.ask(lambda pool: put_retrying(pool, step, policy.timeout + LATE), _tell)
+
+    async def clear(self, order: StepOrder, attempt: int) -> None:
+        """Note that an attempt has ended the step. The first one has nothing to clear."""
+        if attempt == 1:
+            return
+        await self._patience.ask(
+            lambda pool: clear_retrying(
+                pool,
+                tenant=order.tenant,
+                run_id=order.run_id,
+                step=order.step.name,
+                cycle=order.cycle,
+                attempt=attempt,
+            ),
+            _tell,
+        )
+
+
+def _tell(error: Exception) -> None:
+    log.warning("step.retry_not_listed", error_type=type(error).__name__, error=str(error))

@@ -3,6 +3,7 @@
 from temporalio import activity
 
 from redrive.contracts import ERROR_TEXT_LIMIT, Activity, Catalog, Resolution, ResolveRequest
+from redrive.documents import check_payload
 from redrive.errors import InvalidInput
 from redrive.modules import Registry
 from redrive.redaction import Redactor
@@ -25,7 +26,7 @@ class CatalogActivities:
     async def resolve_pipeline(self, request: ResolveRequest) -> Resolution:
         """Return a pipeline's steps, or why this payload cannot start it."""
         try:
-            return Resolution(steps=self._registry.resolve(request.pipeline, request.payload))
+            return Resolution(steps=self._registry.resolve(request.pipeline, check_payload(request.payload)))
         except InvalidInput as error:
             return Resolution(problem=str(error), code=error.code)
         except Exception as error:  # a validator of a module's input may raise anything; a retry would never end

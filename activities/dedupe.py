@@ -33,7 +33,7 @@ async def once(database: Database, execution: Execution, run: Callable[[], Await
         standing = await finish(pool, execution, output)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise Transient(f"the result could not be stored: {error}", category=Category.NETWORK) from error
-    if not standing.is_done:
+    if not standing.is_own:
         raise _superseded(execution)
     return standing.output
 

@@ -1,5 +1,6 @@
 """What module authors write: modules, pipelines and the context a module runs in; and the registry that holds them."""
 
+import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,7 +13,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, ValidationEr
 from pydantic_core import to_json
 
 from redrive.contracts import NAME_PATTERN, STEP_LIMIT, Effect, ModuleView, PipelineView, StepSnapshot
-from redrive.documents import check_payload, step_input, validation_sentence
+from redrive.documents import step_input, validation_sentence
 from redrive.errors import InvalidInput, RegistrationError, UnknownPipeline
 from redrive.http import ServiceClient
 from redrive.keys import step_key
@@ -78,7 +79,7 @@ class Module(Generic[In, Out]):
         # By way of JSON, so that dates, bytes and strict models behave as they do on the wire.
         return self.input_model.model_validate_json(to_json(step_input(document, self.reads)))
 
-    @property
+    @functools.cached_property
     def reads(self) -> list[str] | None:
         """The names in a run's document that the input model can read; None when it may read any."""
         model = self.input_model
@@ -166,9 +167,8 @@ class Registry:
         return self.pipelines[name]
 
     def resolve(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
-        """Return the steps of a pipeline, or say why this payload cannot start it."""
+        """Return the steps of a pipeline, or say why this payload, a checked one, cannot start it."""
         found = self.pipeline(pipeline)
-        check_payload(payload)
         found.check_fits(payload)
         return [module.snapshot() for module in found.modules]
 

@@ -17,6 +17,10 @@ from redrive.contracts import Memo, RunInput, RunStatus, SearchAttribute, Workfl
 
 # A server that is there but silent would hold a caller for ever.
 START_TIMEOUT = timedelta(seconds=10)
+_TENANT, _PIPELINE, _STATUS = (
+    SearchAttributeKey.for_keyword(name)
+    for name in (SearchAttribute.TENANT, SearchAttribute.PIPELINE, SearchAttribute.STATUS)
+)
 
 
 async def start_run(client: Client, task_queue: str, run_id: str, order: RunInput) -> bool:
@@ -45,10 +49,10 @@ def _memo(order: RunInput) -> dict[str, Any] | None:
 
 
 def _search_attributes(order: RunInput) -> TypedSearchAttributes:
-    values = {
-        SearchAttribute.TENANT: order.tenant,
-        SearchAttribute.PIPELINE: order.pipeline,
-        SearchAttribute.STATUS: RunStatus.RUNNING,
-    }
-    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in values.items()]
-    return TypedSearchAttributes(pairs)
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(_TENANT, order.tenant),
+            SearchAttributePair(_PIPELINE, order.pipeline),
+            SearchAttributePair(_STATUS, RunStatus.RUNNING),
+        ]
+    )

@@ -30,11 +30,12 @@ class Execution:
 
 @dataclass(frozen=True)
 class Standing:
-    """The result that stands, if one does, and whether this execution may make one."""
+    """The result that stands, if one does; whether this execution may make one, and whether it made this one."""
 
     is_done: bool
     output: Any
     may_run: bool = False
+    is_own: bool = False
 
 
 async def begin(pool: Pool, execution: Execution) -> Standing:
@@ -50,7 +51,7 @@ async def finish(pool: Pool, execution: Execution, output: Any) -> Standing:
     row = await pool.fetchrow("SELECT * FROM finish_step($1)", json_text(execution.fields() | {"output": output}))
     if row is None:
         raise LookupError(f"step {execution.key!r}: the database gave no answer")
-    return Standing(row["is_done"], _read(row["output"]))
+    return Standing(row["is_done"], _read(row["output"]), is_own=row["is_own"])
 
 
 def _read(output: str | None) -> Any:

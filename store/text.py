@@ -9,6 +9,8 @@ _MARK = "\N{REPLACEMENT CHARACTER}"
 
 def clean(text: str) -> str:
     """Return the text with NUL and lone surrogates, which Postgres has no place for, marked as replaced."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.replace("\0", _MARK).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 

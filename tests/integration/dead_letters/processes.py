@@ -65,6 +65,14 @@ class WorkerProcess:
 
         await eventually(ready, within=60)
 
+    def freeze(self) -> None:
+        """Stop it in the middle of what it does, as a machine that is paused does."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on from there."""
+        self._send(signal.SIGCONT)
+
     async def kill(self) -> None:
         """End it as the kernel does when memory is short."""
         await self._end(signal.SIGKILL)
@@ -73,8 +81,12 @@ class WorkerProcess:
         """End it as an operator does."""
         await self._end(signal.SIGTERM)
 
-    async def _end(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals) -> None:
         if self._process:
             os.kill(self._process.pid, number)
+
+    async def _end(self, number: signal.Signals) -> None:
+        self._send(number)
+        if self._process:
             await asyncio.to_thread(self._process.wait)
             self._process = None

@@ -164,6 +164,7 @@ async def test_a_zombie_cannot_overwrite_a_newer_result(
     late = await finish(pool, zombie, {"by": "zombie"})
     third = await begin(pool, execution(tenant, 3, 1))
     assert not early.is_done
+    assert [each.is_own for each in (early, stored, late)] == [False, True, False]
     assert (await begin(pool, zombie)).may_run is False
     assert [each.output for each in (stored, late, third)] == [{"by": "newer"}] * 3
     assert (third.is_done, third.may_run) == (True, False)

@@ -205,5 +205,5 @@ async def test_text_of_brokers_is_shown_as_text(pages: Pages) -> None:
     for address in (*lists, f"/messages/{name}", f"/events/dead/{dead_id}", f"/events/{event.id}"):
         await page.goto(address)
         assert await page.evaluate("window.hacked") is None
-        assert await page.locator("#main img, a[href*='//evil.example']").count() == 0
+        assert await page.locator("#main img, a[href^='http']").count() == 0
     await expect(page.locator("pre.json")).to_contain_text("<script>window.hacked = 1</script>")

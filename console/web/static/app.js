@@ -252,4 +252,5 @@ setInterval(() => {
   }
 }, 5000);
 
+find(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 listen();

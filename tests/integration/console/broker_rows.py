@@ -1,6 +1,7 @@
 """What brokers left behind, as tests of the console make it."""
 
 import json
+import uuid
 from typing import Any
 
 from redrive.errors import Category
@@ -34,7 +35,7 @@ async def bury(pool: Pool, tenant: str, body: bytes, *, stream: str = "visits") 
     dead = NewDeadEvent(
         tenant=tenant,
         source_stream=stream,
-        source_message_id="1-1",
+        source_message_id=uuid.uuid4().hex,
         origin="tests",
         event_type=TYPE,
         category=Category.UNKNOWN_MODULE,

@@ -12,6 +12,7 @@ from enum import StrEnum
 import asyncpg
 from temporalio.service import RPCError
 
+from bridges.event_settings import EventSettings
 from redrive import Redrive
 from redrive.classify import classify
 from redrive.contracts import ERROR_TEXT_LIMIT
@@ -20,6 +21,7 @@ from redrive.events import Envelope, event_document, event_id_for, parse_envelop
 from redrive.logs import get_logger
 from redrive.policy import EVENT
 from redrive.redaction import Redactor
+from redrive.settings import Settings
 from redrive.tracing import note, span
 from store.database import Database
 from store.dead_events import Failure, NewDeadEvent, put_dead_event
@@ -90,14 +92,16 @@ class Intake:
         self._origin = origin
         self._redactor = redactor
 
-    async def take(self, message: Message) -> Accepted:
-        """Make a message safe, or raise why it is not."""
+    async def take(self, message: Message, owner: str | None = None) -> Accepted:
+        """Make a message safe, or raise why it is not. One that has an owner already stays in that tenant."""
         with span("event.take", "consumer", carrier=message.carrier, source=message.stream):
-            return await self._take(message)
+            return await self._take(message, owner)
 
-    async def _take(self, message: Message) -> Accepted:
+    async def _take(self, message: Message, owner: str | None) -> Accepted:
         envelope = parse_envelope(message.body)
-        tenant = envelope.tenant or self._tenant
+        tenant = owner or envelope.tenant or self._tenant
+        if envelope.tenant not in {None, tenant}:
+            raise InvalidInput(f"event: tenant {envelope.tenant!r} is not {tenant!r}, whose dead event it is")
         pipeline = pipeline_for(envelope.type, self._pipelines)
         # Before it is stored: what is refused must not stand in the way of a better one with the same key.
         await self._redrive.steps(pipeline, event_document(event_id_for(tenant, envelope.dedupe_key), envelope))
@@ -172,6 +176,18 @@ class Intake:
         except InvalidInput:
             return self._tenant, None, None
         return envelope.tenant or self._tenant, envelope.type, envelope.dedupe_key
+
+
+def make_intake(redrive: Redrive, database: Database, settings: Settings, events: EventSettings) -> Intake:
+    """Put together what takes events over, for a bridge or a replay."""
+    return Intake(
+        redrive,
+        database,
+        tenant=events.tenant,
+        pipelines=events.pipelines,
+        origin=f"redis:{events.stream}:{events.group}",
+        redactor=settings.redactor(),
+    )
 
 
 def _fields(event: StoredEvent, run_id: str) -> dict[str, str | None]:

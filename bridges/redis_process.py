@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from bridges.event_settings import EventSettings
 from bridges.event_stream import EventStream
-from bridges.intake import Intake
+from bridges.intake import make_intake
 from bridges.redis_streams import Limits, RedisBridge
 from redrive import Redrive
 from redrive.connection import database_url
@@ -37,18 +37,6 @@ async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterat
             yield RedisBridge(stream, intake, database, limits, settings.ready_file)
         finally:
             await stream.close()
-
-
-def make_intake(redrive: Redrive, database: Database, settings: Settings, events: EventSettings) -> Intake:
-    """Put together what takes events over, for a bridge or a replay."""
-    return Intake(
-        redrive,
-        database,
-        tenant=events.tenant,
-        pipelines=events.pipelines,
-        origin=f"redis:{events.stream}:{events.group}",
-        redactor=settings.redactor(),
-    )
 
 
 def _stream(url: str, events: EventSettings) -> EventStream:

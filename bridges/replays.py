@@ -13,18 +13,22 @@ from pydantic import BaseModel, Field
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from bridges.intake import Intake, Message
+from bridges.event_settings import EventSettings
+from bridges.intake import Intake, Message, make_intake
 from redrive import Redrive
 from redrive.client import ANSWER_TIMEOUT
 from redrive.contracts import Query, RunInput, StepSnapshot
-from redrive.dead_letters import LetterId, Mode, Replay, RunDocument
-from redrive.errors import InvalidInput, RedriveError, RunNotFound, Unavailable
+from redrive.dead_letters import Answer, LetterId, Mode, Replay, RunDocument
+from redrive.errors import EventNotFound, InvalidInput, RedriveError, RunNotFound, Unavailable
 from redrive.keys import run_id_for_key
+from redrive.settings import Settings
 from redrive.starting import start_run
 from store.database import Database
-from store.dead_events import DeadEvent, DeadEventStatus, begin_replay, end_replay, get_dead_event, message_of
-from store.event_replays import NewReplay, put_replay
+from store.dead_event_orders import begin_replay, end_replay
+from store.dead_events import DeadEvent, Failure, get_dead_event, message_of
+from store.event_replays import NewReplay, put_replay, put_start
 from store.events import Projection, ProjectionStatus, StoredEvent, get_event, projections_of
+from store.orders import first_answer
 
 
 class Replayed(BaseModel):
@@ -47,67 +51,74 @@ class EventReplays:
         self._database = database
         self._intake = intake
 
-    async def event(self, event_id: str, projectors: Sequence[str], order: Replay) -> list[Replayed]:
+    async def event(
+        self, tenant: str | None, event_id: str, projectors: Sequence[str], order: Replay
+    ) -> list[Replayed]:
         """Replay an event: the projectors that are named, or else those that failed, or else all of them."""
         pool = await self._database.pool()
-        event = await get_event(pool, None, event_id)
+        event = await get_event(pool, tenant, event_id)
         if event is None:
-            raise InvalidInput(f"no event has the id {event_id[:200]!r}; `redrive events list` shows those there are")
+            raise EventNotFound(f"no event has the id {event_id[:200]!r}; `redrive events list` shows those there are")
         records = await projections_of(pool, event.tenant, event.id)
         if projectors:
             return await self._named(event, projectors, records, order)
-        failed = [record for record in records if record.status is ProjectionStatus.FAILED]
-        if failed:
-            return [await self.projection(record, order) for record in failed]
+        parked = await self._parked(records, order)
+        if parked:
+            return [await self.projection(record, order) for record in parked]
         return [await self._whole(event, order)]
+
+    async def _parked(self, records: Sequence[Projection], order: Replay) -> list[Projection]:
+        """Return projectors that failed for good, and those that this very order found so and was answered about."""
+        return [
+            record
+            for record in records
+            if record.status is ProjectionStatus.FAILED or await self._answered(record, order)
+        ]
+
+    async def _answered(self, record: Projection, order: Replay) -> Answer | None:
+        return await first_answer(await self._database.pool(), _letter(record), order.request_id)
 
     async def projection(self, record: Projection, order: Replay) -> Replayed:
         """Replay a projector that failed for good: the run that is parked at it goes on."""
-        letter = LetterId(tenant=record.tenant, run_id=record.run_id, step=record.projector)
         try:
-            answer = await self._redrive.dead_letters.order(letter, order)
+            answer = await self._answered(record, order) or await self._redrive.dead_letters.order(
+                _letter(record), order
+            )
         except RedriveError as error:
             return _replayed(record.event_id, [record.projector], record.run_id, accepted=False, message=str(error))
         return _replayed(
             record.event_id, [record.projector], record.run_id, accepted=answer.accepted, message=answer.message
         )
 
-    async def dead_event(self, dead_id: str, order: Replay) -> Replayed:
-        """Try again to make a run of a message, from the stored message."""
+    async def dead_event(
+        self, tenant: str | None, dead_id: str, order: Replay, versions: frozenset[str] | None = None
+    ) -> Answer:
+        """Try again to make a run of a message, from the stored message, in the tenant that has it."""
         pool = await self._database.pool()
-        known = await get_dead_event(pool, None, dead_id)
+        known = await get_dead_event(pool, tenant, dead_id)
         if known is None:
-            raise InvalidInput(
+            raise EventNotFound(
                 f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows those there are"
             )
-        dead = await begin_replay(
-            pool,
-            known.tenant,
-            dead_id,
-            by=order.requested_by,
-            reason=order.reason,
-            request_id=order.request_id,
-        )
-        return await self._take(dead, order)
+        dead, answer = await begin_replay(pool, known, order, versions)
+        return answer or await end_replay(pool, dead, await self._outcome(dead), order)
 
-    async def _take(self, dead: DeadEvent, order: Replay) -> Replayed:
-        pool = await self._database.pool()
-        body = await message_of(pool, dead.tenant, dead.id)
+    async def _outcome(self, dead: DeadEvent) -> Failure | tuple[str, str]:
+        body = await message_of(await self._database.pool(), dead)
         try:
-            accepted = await self._intake.take(Message(dead.source_stream, dead.source_message_id, body))
+            accepted = await self._intake.take(Message(dead.source_stream, dead.source_message_id, body), dead.tenant)
         except (RedriveError, RPCError) as error:
-            await end_replay(pool, dead, self._intake.failure(error, 1), request_id=order.request_id)
-            return _replayed(dead.id, [], None, accepted=False, message=f"still {DeadEventStatus.PENDING}: {error}")
-        await end_replay(pool, dead, (accepted.event_id, accepted.run_id), request_id=order.request_id)
-        message = f"event {accepted.event_id} has run {accepted.run_id}"
-        return _replayed(dead.id, [], accepted.run_id, accepted=True, message=message)
+            return self._intake.failure(error, 1)
+        return accepted.event_id, accepted.run_id
 
     async def _whole(self, event: StoredEvent, order: Replay) -> Replayed:
         """Start an event's run if it never was, or run all projectors again if it has ended."""
         try:
             view = await self._redrive.status(event.run_id)
         except RunNotFound:
-            if not await projections_of(await self._database.pool(), event.tenant, event.id):
+            pool = await self._database.pool()
+            if not await projections_of(pool, event.tenant, event.id):
+                await put_start(pool, event, order)
                 run_id = await self._intake.start(event)
                 return _replayed(event.id, [], run_id, accepted=True, message=f"run {run_id} is started")
         else:
@@ -127,13 +138,13 @@ class EventReplays:
                 raise InvalidInput(f"projector {name!r}: events of type {event.type!r} have {', '.join(known)}")
         by_name = {record.projector: record for record in records if record.projector in projectors}
         for record in by_name.values():
-            if record.status is ProjectionStatus.REPLAYING:
+            if record.status is ProjectionStatus.REPLAYING and not await self._answered(record, order):
                 raise InvalidInput(f"projector {record.projector!r} is being replayed: wait for its outcome")
-        failed = [record for record in by_name.values() if record.status is ProjectionStatus.FAILED]
+        parked = await self._parked(list(by_name.values()), order)
         alone = order.model_copy(update={"mode": Mode.STEP_ONLY})
-        done = [await self.projection(record, alone) for record in failed]
-        parked = {record.projector for record in failed}
-        rest = [step for step in steps if step.name in projectors and step.name not in parked]
+        done = [await self.projection(record, alone) for record in parked]
+        names = {record.projector for record in parked}
+        rest = [step for step in steps if step.name in projectors and step.name not in names]
         return done + ([await self._run_beside(event, rest, order)] if rest else [])
 
     async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], order: Replay) -> Replayed:
@@ -170,6 +181,18 @@ class EventReplays:
             return {}
         outputs = document.run.state.outputs if document.run.state else {}
         return {name: output for name, output in outputs.items() if name not in leaving_out}
+
+
+def make_replays(
+    client: Client, redrive: Redrive, database: Database, settings: Settings, events: EventSettings
+) -> EventReplays:
+    """Put together what carries out orders to replay events. It needs no broker."""
+    intake = make_intake(redrive, database, settings, events)
+    return EventReplays(client, settings.task_queue, redrive, database, intake)
+
+
+def _letter(record: Projection) -> LetterId:
+    return LetterId(tenant=record.tenant, run_id=record.run_id, step=record.projector)
 
 
 def _replayed(what: str, projectors: list[str], run_id: str | None, *, accepted: bool, message: str) -> Replayed:

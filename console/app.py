@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, FastAPI
 
+from bridges.event_settings import EventSettings
 from console import signing_in, web
 from console.api import (
     approvals,
     audit,
     bulk,
     catalog,
+    dead_events,
     dead_letters,
+    dead_messages,
     events,
     health,
     me,
@@ -20,6 +23,7 @@ from console.api import (
     orders,
     retrying,
     runs,
+    stored_events,
     tokens,
 )
 from console.desk import Desk
@@ -35,9 +39,12 @@ from redrive.tracing import is_on
 PREFIX = "/api/v1"
 
 
-def build_app(settings: Settings) -> FastAPI:
-    """Put the application together. Connections are made when they are first needed."""
-    desk = Desk(settings)
+def build_app(settings: Settings, events: EventSettings | None = None) -> FastAPI:
+    """Put the application together. Connections are made when they are first needed.
+
+    Without settings of events, an event's type names its pipeline.
+    """
+    desk = Desk(settings, events or EventSettings.model_construct())
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -74,7 +81,8 @@ def build_app(settings: Settings) -> FastAPI:
 
 def _api() -> APIRouter:
     router = APIRouter()
-    records = (runs, retrying, dead_letters, orders, bulk, approvals, catalog, audit, tokens)
-    for part in (*records, me, events, health, metrics):
+    from_brokers = (dead_messages, dead_events, stored_events)
+    watching = (catalog, audit, tokens, me, events, health, metrics)
+    for part in (runs, retrying, dead_letters, orders, bulk, approvals, *from_brokers, *watching):
         router.include_router(part.router)
     return router

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from temporalio.client import Client
 
+from bridges.event_settings import EventSettings
+from bridges.replays import EventReplays, make_replays
 from console.changes import Feed
 from console.metrics import RequestMetrics
 from console.oidc import Provider
@@ -25,8 +27,9 @@ CATALOG_LASTS: Final = 10.0
 class Desk:
     """The connections of a console. Each is made when it is first needed; what fails is tried again by the next."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, events: EventSettings) -> None:
         self.settings = settings
+        self._events = events
         self.stopping = asyncio.Event()
         self.limiter = RateLimiter(settings.rate_limit)
         self.redactor = settings.redactor()
@@ -63,6 +66,10 @@ class Desk:
                 if self._redrive is None:
                     self._redrive = await Redrive.connect(self.settings)
         return self._redrive
+
+    async def event_replays(self) -> EventReplays:
+        """Return the way to replay events, or raise `Unavailable`."""
+        return make_replays(await self.temporal(), await self.redrive(), self._database, self.settings, self._events)
 
     async def catalog(self) -> Catalog:
         """Return what the workers know, as of a few seconds ago: each question costs a workflow."""

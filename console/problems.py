@@ -22,15 +22,18 @@ from redrive.errors import (
     ApprovalNotFound,
     BulkNotFound,
     BulkRefused,
+    EventNotFound,
     IdempotencyMismatch,
     InvalidInput,
     LetterNotFound,
+    MessageNotFound,
     RedriveError,
     RunNotFound,
     SameEyes,
     TooLarge,
     Unavailable,
     UnknownPipeline,
+    VersionChanged,
 )
 from redrive.logs import get_logger
 from store.connection import database_problem
@@ -99,6 +102,9 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     SameEyes: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
     LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
+    EventNotFound: (404, "look it up in the list of events: GET /api/v1/stored-events, GET /api/v1/dead-events"),
+    MessageNotFound: (404, "look it up in the list of messages: GET /api/v1/dead-messages"),
+    VersionChanged: (412, "look at it again, then decide"),
     Unavailable: (503, "try again; with the same key or request id it is done once"),
     RedriveError: (500, "tell the operators of this console"),
 }
@@ -115,6 +121,10 @@ def refusal_of(error: RedriveError) -> Refusal:
     if isinstance(error, Refusal):
         return error
     status, action = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    if isinstance(error, VersionChanged):
+        place = Place(place="header.If-Match", problem=f"the record is at version {error.version}")
+        tag = {"ETag": f'"{error.version}"'}
+        return Refusal(status, error.code, str(error), action, places=[place], headers=tag)
     headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
     return Refusal(status, error.code, str(error), action, headers=headers)
 

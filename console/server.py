@@ -6,6 +6,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from bridges.event_settings import EventSettings
 from console.app import build_app
 from redrive.errors import InvalidInput, Unavailable
 from redrive.logs import get_logger
@@ -27,11 +28,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, events: EventSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     host, port = _address(settings.console_address)
     config = uvicorn.Config(
-        build_app(settings),
+        build_app(settings, events),
         host=host,
         port=port,
         log_config=None,

@@ -8,7 +8,10 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   └── IdempotencyMismatch  the key belongs to another request
 ├── RunNotFound
 ├── LetterNotFound
+├── EventNotFound
+├── MessageNotFound
 ├── OrderRefused             an order was refused; nothing was changed
+├── VersionChanged           the record is not the one that was looked at; nothing was changed
 ├── BulkNotFound
 ├── BulkRefused              a bulk operation does not start, or does not take a command
 │   ├── PlanChanged
@@ -113,10 +116,32 @@ class LetterNotFound(RedriveError):
     code = "dead_letter_not_found"
 
 
+class EventNotFound(RedriveError):
+    """No event, or no dead event, has that id."""
+
+    code = "event_not_found"
+
+
+class MessageNotFound(RedriveError):
+    """No dead message has that id."""
+
+    code = "message_not_found"
+
+
 class OrderRefused(RedriveError):
     """An order was refused; nothing was changed."""
 
     code = "order_refused"
+
+
+class VersionChanged(RedriveError):
+    """The record has changed since whoever gives an order looked at it; nothing was changed."""
+
+    code = "version_changed"
+
+    def __init__(self, what: str, *, status: str, version: str) -> None:
+        super().__init__(f"the {what} has changed since: it is {status}, at version {version}")
+        self.version = version
 
 
 class BulkNotFound(RedriveError):

@@ -9,12 +9,6 @@ class WrongUsage(InvalidInput):
     code = "wrong_usage"
 
 
-class EventNotFound(RedriveError):
-    """No event has that id."""
-
-    code = "event_not_found"
-
-
 class NotConfirmed(RedriveError):
     """Nobody said yes; nothing was changed."""
 

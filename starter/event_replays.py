@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bridges.event_settings import EventSettings
-from bridges.redis_process import make_intake
-from bridges.replays import EventReplays, Replayed
+from bridges.replays import EventReplays, Replayed, make_replays
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.dead_letters import Replay
-from redrive.errors import InvalidInput, OrderRefused
+from redrive.errors import OrderRefused
 from redrive.settings import read_environment, read_settings
+from starter.orders import Manner
 from starter.records import database_errors
-from starter.replays import Manner
 from starter.terminal import confirm, console, plain
 from starter.views import print_json
 from starter.waiting import wait_for_run
 from store.database import Database
-from store.dead_events import DeadEventFilter, DeadEventStatus, list_dead_events
+from store.dead_events import DeadEventFilter, DeadEventStatus, get_dead_event, list_dead_events
 from store.events import failed_projections
 from store.tenancy import Pool
 
@@ -55,8 +54,7 @@ async def replay_events(chosen: Chosen, order: Replay, manner: Manner) -> None:
     client = await connect_temporal(settings)
     async with await Redrive.connect(settings) as redrive, Database(database_url(settings), max_size=4) as database:
         with database_errors():
-            intake = make_intake(redrive, database, settings, read_environment(EventSettings))
-            replays = EventReplays(client, settings.task_queue, redrive, database, intake)
+            replays = make_replays(client, redrive, database, settings, read_environment(EventSettings))
             actions = await _actions(chosen, order, replays, await database.pool())
             if manner.dry_run:
                 _print_plan(actions, json=manner.json)
@@ -71,14 +69,14 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
     """Return what is to be done by the name that it is shown under."""
     if chosen.event_id:
         event_id = chosen.event_id
-        return {event_id: lambda: replays.event(event_id, chosen.projectors, order)}
+        return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projectors, order)}
     if chosen.dead_id:
-        return {chosen.dead_id: _dead_action(replays, chosen.dead_id, order)}
+        return {chosen.dead_id: _dead_action(replays, pool, chosen.tenant, chosen.dead_id, order)}
     if chosen.dead:
         page = await list_dead_events(
             pool, DeadEventFilter(tenant=chosen.tenant, status=DeadEventStatus.PENDING), chosen.limit
         )
-        return {row.id: _dead_action(replays, row.id, order) for row in page.rows}
+        return {row.id: _dead_action(replays, pool, row.tenant, row.id, order) for row in page.rows}
     records = await failed_projections(pool, chosen.tenant, chosen.limit)
 
     def action(index: int) -> Action:
@@ -90,12 +88,12 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
     return {f"{record.event_id} {record.projector}": action(index) for index, record in enumerate(records)}
 
 
-def _dead_action(replays: EventReplays, dead_id: str, order: Replay) -> Action:
+def _dead_action(replays: EventReplays, pool: Pool, tenant: str | None, dead_id: str, order: Replay) -> Action:
     async def act() -> list[Replayed]:
-        try:
-            return [await replays.dead_event(dead_id, order)]
-        except InvalidInput as error:
-            return [Replayed(id=dead_id, accepted=False, message=str(error))]
+        answer = await replays.dead_event(tenant, dead_id, order)
+        record = await get_dead_event(pool, tenant, dead_id)
+        run_id = record.run_id if record else None
+        return [Replayed(id=dead_id, run_id=run_id, accepted=answer.accepted, message=answer.message)]
 
     return act
 

@@ -25,6 +25,19 @@ RequestId = Annotated[
 ]
 
 
+OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a command is carried out."""
+
+    yes: bool
+    json: bool
+    dry_run: bool = False
+    wait: bool = False
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Giving:
@@ -36,8 +49,14 @@ class Giving:
     yes: Yes = False
     json: Json = False
 
+    @property
+    def manner(self) -> Manner:
+        """How the order is carried out."""
+        return Manner(yes=self.yes, json=self.json)
 
-OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
+    def order(self, kind: type[OrderType], **fields: Any) -> OrderType:
+        """Make the order, or say which field is wrong."""
+        return made(kind, by=self.by, reason=self.reason, request_id=self.request_id, **fields)
 
 
 def asked_by(by: str | None) -> str:

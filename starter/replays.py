@@ -1,7 +1,5 @@
 """One replay, from the words of a command to the answer: the plan, the question, the order, the wait."""
 
-from dataclasses import dataclass
-
 from rich.table import Table
 
 from redrive import Redrive
@@ -10,23 +8,13 @@ from redrive.documents import changed_paths
 from redrive.errors import OrderRefused, RunNotFound
 from redrive.operators import Plan
 from redrive.settings import read_settings
-from starter.orders import finish
+from starter.orders import Manner, finish
 from starter.records import find_letter, open_records
 from starter.terminal import confirm, console, errors, plain
 from starter.views import print_json
 from starter.waiting import wait_for_run
 from store.records import LetterRecord
 from store.tenancy import Pool
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How a command is carried out."""
-
-    yes: bool
-    dry_run: bool
-    wait: bool
-    json: bool
 
 
 async def replay_letter(letter: str, order: Replay, manner: Manner) -> None:

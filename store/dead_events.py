@@ -1,4 +1,4 @@
-"""Messages that could not become a run: every change of one, each in one transaction with its line in the audit log."""
+"""Messages that could not become a run: recorded once each, and listed. Orders to them are in `dead_event_orders`."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -6,18 +6,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-import asyncpg
 from pydantic import BaseModel, ConfigDict
 
-from redrive.errors import Category, InvalidInput
+from redrive.errors import Category
 from redrive.events import dead_event_id_for
-from store.audit import Action, Entry, EventRef, write
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import Record
-from store.tenancy import Connection, Pool, reading, transaction
+from store.tenancy import Pool, reading, transaction
 from store.text import clean, json_text
 
-_COLUMNS: Final = """
+COLUMNS: Final = """
     id, tenant, source_stream, source_message_id, origin, event_type, dedupe_key, category, error_type, error, attempts,
     last_attempt_at, status, event_id, run_id, mirrored_at, version, created_at, updated_at
 """
@@ -83,16 +81,21 @@ async def put_dead_event(pool: Pool, dead: NewDeadEvent, body: bytes) -> str:
 async def get_dead_event(pool: Pool, tenant: str | None, dead_id: str) -> DeadEvent | None:
     """Return a record."""
     async with reading(pool, tenant) as connection:
-        row = await _read(connection, dead_id)
+        row = await connection.fetchrow(
+            f"SELECT {COLUMNS} FROM dead_events WHERE id = $1",  # noqa: S608
+            clean(dead_id),
+        )
     return DeadEvent.model_validate(dict(row)) if row else None
 
 
-async def message_of(pool: Pool, tenant: str, dead_id: str) -> bytes:
-    """Return the message as it came."""
-    async with reading(pool, tenant) as connection:
-        body: bytes | None = await connection.fetchval("SELECT payload FROM dead_events WHERE id = $1", dead_id)
-    if body is None:
-        raise InvalidInput(f"no dead event has the id {dead_id!r}")
+async def message_of(pool: Pool, dead: DeadEvent, most: int | None = None) -> bytes:
+    """Return the message as it came, or so many bytes of its beginning."""
+    async with reading(pool, dead.tenant) as connection:
+        body: bytes = await connection.fetchval(
+            "SELECT substring(payload FOR coalesce($2, octet_length(payload))) FROM dead_events WHERE id = $1",
+            dead.id,
+            most,
+        )
     return body
 
 
@@ -119,7 +122,7 @@ async def mirroring(pool: Pool, tenant: str, dead_id: str) -> AsyncIterator[tupl
     async with transaction(pool, tenant) as connection:
         row = await connection.fetchrow(
             f"""
-            SELECT {_COLUMNS}, payload FROM dead_events WHERE id = $1 AND mirrored_at IS NULL FOR UPDATE SKIP LOCKED
+            SELECT {COLUMNS}, payload FROM dead_events WHERE id = $1 AND mirrored_at IS NULL FOR UPDATE SKIP LOCKED
             """,  # noqa: S608
             dead_id,
         )
@@ -128,115 +131,6 @@ async def mirroring(pool: Pool, tenant: str, dead_id: str) -> AsyncIterator[tupl
             return
         yield DeadEvent.model_validate(dict(row)), row["payload"]
         await connection.execute("UPDATE dead_events SET mirrored_at = now() WHERE id = $1", dead_id)
-
-
-async def begin_replay(pool: Pool, tenant: str, dead_id: str, *, by: str, reason: str, request_id: str) -> DeadEvent:
-    """Take a dead event for a replay. One that is being replayed can be taken again: whoever had it may have died."""
-    return await _change(pool, tenant, dead_id, DeadEventStatus.REPLAYING, _Who(by, reason, request_id))
-
-
-async def end_replay(
-    pool: Pool, dead: DeadEvent, outcome: "Failure | tuple[str, str]", *, request_id: str
-) -> DeadEvent:
-    """Record what became of a replay: the ids of the event and its run, or why there is none."""
-    if isinstance(outcome, Failure):
-        return await _fail(pool, dead, outcome, request_id)
-    async with transaction(pool, dead.tenant) as connection:
-        event_id, run_id = outcome
-        row = await connection.fetchrow(
-            f"""
-            UPDATE dead_events SET status = 'replayed', event_id = $2, run_id = $3, version = version + 1,
-                updated_at = now() WHERE id = $1 AND status <> 'replayed' RETURNING {_COLUMNS}
-            """,  # noqa: S608
-            dead.id,
-            event_id,
-            run_id,
-        )
-        if row is None:
-            return dead
-        await write(connection, _outcome_entry(dead, row, request_id))
-    return DeadEvent.model_validate(dict(row))
-
-
-async def discard(pool: Pool, tenant: str, dead_id: str, *, by: str, reason: str, request_id: str) -> DeadEvent:
-    """Give a message up."""
-    return await _change(pool, tenant, dead_id, DeadEventStatus.DISCARDED, _Who(by, reason, request_id))
-
-
-class _Who:
-    def __init__(self, by: str, reason: str, request_id: str) -> None:
-        self.by, self.reason, self.request_id = by, reason, request_id
-
-
-_ACTIONS: Final = {
-    DeadEventStatus.REPLAYING: Action.EVENT_REPLAY_REQUESTED,
-    DeadEventStatus.DISCARDED: Action.EVENT_DISCARDED,
-}
-
-
-async def _change(pool: Pool, tenant: str, dead_id: str, status: DeadEventStatus, who: _Who) -> DeadEvent:
-    async with transaction(pool, tenant) as connection:
-        row = await _read(connection, dead_id, "FOR UPDATE")
-        if row is None:
-            raise InvalidInput(f"no dead event has the id {dead_id[:200]!r}")
-        if DeadEventStatus(row["status"]).closed:
-            raise InvalidInput(f"dead event {dead_id!r} is {row['status']} already: nothing was changed")
-        changed = await connection.fetchrow(
-            f"""
-            UPDATE dead_events SET status = $2, version = version + 1, updated_at = now()
-            WHERE id = $1 RETURNING {_COLUMNS}
-            """,  # noqa: S608
-            dead_id,
-            status.value,
-        )
-        entry = Entry(
-            action=_ACTIONS[status],
-            letter=EventRef(tenant, dead_id),
-            actor=who.by,
-            reason=who.reason,
-            request_id=who.request_id,
-            before={"status": row["status"], "version": row["version"]},
-            after={"status": status},
-        )
-        await write(connection, entry)
-    return DeadEvent.model_validate(dict(changed or row))
-
-
-async def _fail(pool: Pool, dead: DeadEvent, failure: Failure, request_id: str) -> DeadEvent:
-    async with transaction(pool, dead.tenant) as connection:
-        row = await connection.fetchrow(
-            f"""
-            UPDATE dead_events SET status = 'pending', category = $2, error_type = $3, error = $4,
-                attempts = attempts + $5, last_attempt_at = now(), version = version + 1, updated_at = now()
-            WHERE id = $1 AND status = 'replaying' RETURNING {_COLUMNS}
-            """,  # noqa: S608
-            dead.id,
-            failure.category.value,
-            clean(failure.error_type),
-            clean(failure.error),
-            failure.attempts,
-        )
-        if row is None:
-            return dead
-        await write(connection, _outcome_entry(dead, row, request_id))
-    return DeadEvent.model_validate(dict(row))
-
-
-def _outcome_entry(dead: DeadEvent, row: asyncpg.Record, request_id: str) -> Entry:
-    return Entry(
-        action=Action.EVENT_REPLAY_OUTCOME,
-        letter=EventRef(dead.tenant, dead.id, row["run_id"]),
-        request_id=request_id,
-        before={"status": dead.status},
-        after={"status": row["status"], "event_id": row["event_id"], "run_id": row["run_id"]},
-    )
-
-
-async def _read(connection: Connection, dead_id: str, lock: str = "") -> asyncpg.Record | None:
-    return await connection.fetchrow(
-        f"SELECT {_COLUMNS} FROM dead_events WHERE id = $1 {lock}",  # noqa: S608
-        clean(dead_id),
-    )
 
 
 class DeadEventFilter(BaseModel):
@@ -263,7 +157,7 @@ async def list_dead_events(
     async with reading(pool, chosen.tenant) as connection:
         records = await connection.fetch(
             f"""
-            SELECT {_COLUMNS} FROM dead_events WHERE {query.sql}
+            SELECT {COLUMNS} FROM dead_events WHERE {query.sql}
             ORDER BY last_attempt_at DESC, id DESC LIMIT {query.add(limit + 1)}
             """,  # noqa: S608
             *query.parameters,

@@ -7,8 +7,9 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from pydantic import BaseModel, computed_field
+from pydantic import BaseModel, ConfigDict, computed_field
 
+from redrive.errors import InvalidInput
 from store.audit import SYSTEM, Action
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import Record
@@ -71,9 +72,17 @@ class DeadMessage(Record):
         """The id that orders and the audit log name it by."""
         return audit_id(self.message_id)
 
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way
+    @property
+    def version(self) -> str:
+        """What changes with the record: within a cycle the status only goes on."""
+        return version_of(self.cycle, self.status)
+
 
 class MessageFilter(BaseModel):
     """Which dead messages a list has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tenant: str | None = None
     status: MessageStatus | None = None
@@ -83,6 +92,11 @@ class MessageFilter(BaseModel):
 def audit_id(message_id: UUID) -> str:
     """Return a message's id in the audit log."""
     return f"{_PREFIX}{message_id}"
+
+
+def version_of(cycle: int, status: str) -> str:
+    """Return the version of a record."""
+    return f"{cycle}-{status}"
 
 
 def parse_id(text: str) -> UUID | None:
@@ -179,7 +193,10 @@ async def list_dead(pool: Pool, wanted: MessageFilter, limit: int, cursor: str |
         if value is not None:
             query.where(f"{column} = {{}}", clean(value))
     if place := read_cursor(cursor, wanted):
-        query.where("(last_failed_at, message_id) < ({}, {}::uuid)", place.at, UUID(place.id))
+        last_id = parse_id(place.id)
+        if last_id is None:
+            raise InvalidInput("the cursor is not one that a list gave: start again without one")
+        query.where("(last_failed_at, message_id) < ({}, {}::uuid)", place.at, last_id)
     async with reading(pool, wanted.tenant, in_order=True) as connection:
         records = await connection.fetch(
             f"SELECT {_COLUMNS} FROM dead_messages WHERE {query.sql} "  # noqa: S608
@@ -203,10 +220,16 @@ async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[De
     return [DeadMessage.model_validate(dict(record)) for record in records]
 
 
-async def read_payload(pool: Pool, tenant: str, message_id: UUID) -> bytes | None:
-    """Return what a dead message carries."""
-    async with reading(pool, tenant) as connection:
-        payload: bytes | None = await connection.fetchval(
-            "SELECT original_payload FROM dead_messages WHERE tenant = $1 AND message_id = $2", tenant, message_id
+async def read_payload(pool: Pool, message: DeadMessage, most: int | None = None) -> bytes:
+    """Return what a dead message carries, or so many bytes of its beginning."""
+    async with reading(pool, message.tenant) as connection:
+        payload: bytes = await connection.fetchval(
+            """
+            SELECT substring(original_payload FOR coalesce($3, octet_length(original_payload)))
+            FROM dead_messages WHERE tenant = $1 AND message_id = $2
+            """,
+            message.tenant,
+            message.message_id,
+            most,
         )
     return payload

@@ -6,6 +6,7 @@ from typing import Final
 
 from redrive.dead_letters import Replay
 from store.audit import Action, Entry, EventRef, write
+from store.events import StoredEvent
 from store.tenancy import Pool, transaction
 from store.text import clean
 
@@ -26,6 +27,12 @@ class NewReplay:
     projectors: Sequence[str]
 
 
+async def put_start(pool: Pool, event: StoredEvent, order: Replay) -> None:
+    """Record that the run of an event, which never was, is to be started."""
+    async with transaction(pool, event.tenant) as connection:
+        await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), order, []))
+
+
 async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
     """Record that projectors are to run again. The same order again changes nothing."""
     async with transaction(pool, replay.tenant) as connection:
@@ -41,12 +48,16 @@ async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
         )
         if is_new is None:
             return
-        entry = Entry(
-            action=Action.PROJECTORS_REPLAYED,
-            letter=EventRef(replay.tenant, replay.event_id, replay.run_id),
-            actor=order.requested_by,
-            reason=order.reason,
-            request_id=order.request_id,
-            after={"projectors": list(replay.projectors)},
-        )
-        await write(connection, entry)
+        about = EventRef(replay.tenant, replay.event_id, replay.run_id)
+        await write(connection, _entry(about, order, list(replay.projectors)))
+
+
+def _entry(about: EventRef, order: Replay, projectors: list[str]) -> Entry:
+    return Entry(
+        action=Action.PROJECTORS_REPLAYED,
+        letter=about,
+        actor=order.requested_by,
+        reason=order.reason,
+        request_id=order.request_id,
+        after={"projectors": projectors},
+    )

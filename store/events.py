@@ -159,6 +159,7 @@ class EventFilter(BaseModel):
 
     tenant: str | None = None
     type: str | None = None
+    dedupe_key: str | None = None
     failed: bool = False
     since: AwareDatetime | None = None
 
@@ -187,8 +188,11 @@ def _query(chosen: EventFilter, place: Place | None) -> Query:
         query.where("tenant = {}", chosen.tenant)
     if chosen.type is not None:
         query.where("type = {}", clean_or_none(chosen.type))
+    if chosen.dedupe_key is not None:
+        query.where("dedupe_key = {}", clean_or_none(chosen.dedupe_key))
     if chosen.failed:
-        query.where("id IN (SELECT event_id FROM event_projections WHERE status = 'failed')")
+        own = f"AND tenant = {query.add(chosen.tenant)}" if chosen.tenant is not None else ""
+        query.where(f"id IN (SELECT event_id FROM event_projections WHERE status = 'failed' {own})")  # noqa: S608
     if chosen.since is not None:
         query.where("received_at >= {}", chosen.since)
     if place is not None:

@@ -5,9 +5,10 @@ from uuid import UUID
 
 import asyncpg
 
-from redrive.dead_letters import Answer, Discard, Replay
+from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
+from redrive.errors import VersionChanged
 from store.audit import Action
-from store.dead_messages import AUDIT, MessageStatus, audit_id
+from store.dead_messages import AUDIT, MessageStatus, audit_id, version_of
 from store.tenancy import Pool, transaction
 from store.text import clean, json_text
 
@@ -35,8 +36,13 @@ _TO_DISCARDED: Final = """
 """
 
 
-async def give_order(pool: Pool, tenant: str, message_id: UUID, order: Replay | Discard) -> Answer | None:
-    """Carry out an order, or refuse it. The same request again has the first answer. None: there is no such message."""
+async def give_order(
+    pool: Pool, tenant: str, message_id: UUID, order: Replay | Discard, versions: frozenset[str] | None = None
+) -> Answer | None:
+    """Carry out an order, or refuse it. The same request again has the first answer. None: there is no such message.
+
+    With `versions` it holds only while the record is at one of these.
+    """
     name = audit_id(message_id)
     async with transaction(pool, tenant, alone_with=name) as connection:
         known = await connection.fetchrow(_LOCK, tenant, message_id)
@@ -45,6 +51,9 @@ async def give_order(pool: Pool, tenant: str, message_id: UUID, order: Replay | 
         earlier = await connection.fetchval(_ANSWERED, tenant, name, clean(order.request_id))
         if earlier:
             return Answer.model_validate_json(earlier)
+        version = version_of(known["cycle"], known["status"])
+        if versions is not None and version not in versions:
+            raise VersionChanged("dead message", status=known["status"], version=version)
         answer, action = _judge(known, order)
         if answer.accepted:
             await connection.execute(_TO_REPLAYING if isinstance(order, Replay) else _TO_DISCARDED, tenant, message_id)
@@ -65,14 +74,13 @@ async def give_order(pool: Pool, tenant: str, message_id: UUID, order: Replay | 
 def _judge(known: asyncpg.Record, order: Replay | Discard) -> tuple[Answer, Action]:
     status = MessageStatus(known["status"])
     if status is not MessageStatus.PENDING:
-        why = f"the message is {status}: only one that is pending can be {_past(order)}"
-        return Answer(request_id=order.request_id, accepted=False, message=why), Action.REFUSED
+        past = "replayed" if isinstance(order, Replay) else "discarded"
+        why = f"the message is {status}: only one that is pending can be {past}"
+        return _answer(order, LetterStatus(status), why, accepted=False), Action.REFUSED
     if isinstance(order, Replay):
-        return Answer(request_id=order.request_id, accepted=True, message="it is sent again now"), (
-            Action.REPLAY_REQUESTED
-        )
-    return Answer(request_id=order.request_id, accepted=True, message="discarded"), Action.DISCARDED
+        return _answer(order, LetterStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
+    return _answer(order, LetterStatus.DISCARDED, "discarded"), Action.DISCARDED
 
 
-def _past(order: Replay | Discard) -> str:
-    return "replayed" if isinstance(order, Replay) else "discarded"
+def _answer(order: Replay | Discard, status: LetterStatus, message: str, *, accepted: bool = True) -> Answer:
+    return Answer(request_id=order.request_id, accepted=accepted, message=message, status=status)

@@ -6,9 +6,11 @@ from pydantic import Field
 
 from console.problems import MEDIA_TYPE, Refusal
 from console.schema import PROBLEM
+from redrive.access import Principal
 from redrive.contracts import Message, Text255
 from redrive.dead_letters import Answer, Reason
 from redrive.errors import OrderRefused
+from redrive.keys import new_request_id
 
 _MEANINGS: Final = {
     400: "Not understood",
@@ -46,6 +48,12 @@ class Ordering(Message):
     request_id: Text255 | None = Field(
         default=None, description="the same id again is the same order, carried out once and answered alike"
     )
+
+
+def identity(caller: Principal, wanted: Ordering) -> dict[str, str]:
+    """Return who gives an order, why, and the id that makes it one order however often it is sent."""
+    request_id = wanted.request_id or new_request_id()
+    return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 
 
 def accepted(answer: Answer) -> Answer:

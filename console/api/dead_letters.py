@@ -6,7 +6,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, Field
 
 from console.api.answers import Listed, refusals
-from console.api.orders import etag, find_letter
+from console.api.orders import find_letter
+from console.api.versions import etag
 from console.desk import TheDesk
 from console.security import Reader, Scope
 from redrive.access import Right
@@ -103,7 +104,7 @@ async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: s
     """Show the whole story of a dead letter. Its ETag is for the If-Match of an order."""
     record = await find_letter(desk, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)
-    response.headers["ETag"] = etag(record)
+    response.headers["ETag"] = etag(record.version)
     return LetterDetail(
         **dict(record) | {"payload": None if hidden else record.payload},
         payload_hidden=hidden,

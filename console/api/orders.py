@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Header
+from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from console.api.answers import Ordering, accepted, refusals
+from console.api.answers import Ordering, accepted, identity, refusals
+from console.api.versions import Versions
 from console.approvals import check_approval, is_edit, plan_hash
 from console.desk import Desk, TheDesk
-from console.problems import Place, Refusal
 from console.security import Operator, Reader, Scope
 from redrive.access import Principal
 from redrive.contracts import Message, Name
@@ -24,23 +24,14 @@ from redrive.dead_letters import (
     refusal,
 )
 from redrive.documents import changed_paths
-from redrive.errors import LetterNotFound
-from redrive.keys import new_request_id
+from redrive.errors import LetterNotFound, VersionChanged
 from redrive.operators import Plan
 from store.dead_letter_lists import get_letter
 from store.orders import first_answer
 from store.records import LetterRecord
 
 router = APIRouter(prefix="/workflow-dlq/{letter_id}", tags=["dead letters"])
-Version = Annotated[
-    str | None, Header(alias="If-Match", description="the ETag of the record that was looked at; changed since: 412")
-]
 _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
-
-
-def etag(record: LetterRecord) -> str:
-    """Return the tag of a record's version."""
-    return f'"{record.version}"'
 
 
 async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterRecord:
@@ -52,15 +43,15 @@ async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterR
 
 
 class Aim(NamedTuple):
-    """The dead letter of an order, and the version of it that the caller looked at."""
+    """The dead letter of an order, and the versions of it that the order may meet."""
 
     record: LetterRecord
-    version: str | None
+    versions: frozenset[str] | None
 
 
-async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, version: Version = None) -> Aim:
+async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
     """Return what an order is for."""
-    return Aim(await find_letter(desk, tenant, letter_id), version)
+    return Aim(await find_letter(desk, tenant, letter_id), seen)
 
 
 Aimed = Annotated[Aim, Depends(aimed_at)]
@@ -118,14 +109,14 @@ async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, man
 async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrder) -> Answer:
     """Run the dead step again: the same run goes on in place, with what earlier steps returned."""
     manner = {name: getattr(wanted, name) for name in Manner.model_fields}
-    order = Replay(**_identity(caller, wanted), **manner)
+    order = Replay(**identity(caller, wanted), **manner)
     return await _give(desk, caller, aim, order)
 
 
 @router.post("/resolve", status_code=202, responses=_REFUSALS)
 async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOrder) -> Answer:
     """Close a dead letter with an output: the run goes on as if the step had returned it."""
-    order = Resolve(**_identity(caller, wanted), output=wanted.output)
+    order = Resolve(**identity(caller, wanted), output=wanted.output)
     return await _give(desk, caller, aim, order)
 
 
@@ -133,20 +124,15 @@ async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOr
 @router.post("/discard", status_code=202, responses=_REFUSALS)
 async def discard(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
     """Give a dead letter up: its run ends FAILED. `ignore` and `discard` are one verb."""
-    order = Discard(**_identity(caller, wanted))
+    order = Discard(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
 
 
 @router.post("/restart", status_code=202, responses=_REFUSALS)
 async def restart(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
     """Start a run anew from the dead step on, when the run itself is gone."""
-    order = Restart(**_identity(caller, wanted))
+    order = Restart(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
-
-
-def _identity(caller: Principal, wanted: Ordering) -> dict[str, Any]:
-    request_id = wanted.request_id or new_request_id()
-    return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 
 
 async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> Answer:
@@ -155,22 +141,8 @@ async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> 
     earlier = await first_answer(pool, record.letter, order.request_id)
     if earlier:
         return accepted(earlier)
-    _check_version(record, aim.version)
+    if aim.versions is not None and str(record.version) not in aim.versions:
+        raise VersionChanged("dead letter", status=record.status, version=str(record.version))
     if desk.settings.approvals and is_edit(order):
         await check_approval(pool, desk.redactor, record, order, caller)
     return accepted(await (await desk.redrive()).dead_letters.order(record.letter, order))
-
-
-def _check_version(record: LetterRecord, version: str | None) -> None:
-    tags = [tag.strip() for tag in (version or "*").split(",")]
-    if "*" in tags or etag(record) in tags:
-        return
-    place = Place(place="header.If-Match", problem=f"the record is at version {record.version}")
-    raise Refusal(
-        412,
-        "version_changed",
-        f"the dead letter has changed since: it is {record.status.value}, at version {record.version}",
-        "look at it again, then decide",
-        places=[place],
-        headers={"ETag": etag(record)},
-    )

@@ -8,7 +8,20 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from console.web import approvals, audit, bulk, letters, modules, overview, plans, retrying, runs, tokens
+from console.web import (
+    approvals,
+    audit,
+    bulk,
+    events,
+    letters,
+    messages,
+    modules,
+    overview,
+    plans,
+    retrying,
+    runs,
+    tokens,
+)
 
 STATIC: Final = "/static"
 
@@ -25,7 +38,8 @@ class _Files(StaticFiles):
 
 def mount(app: FastAPI) -> None:
     """Add the pages, and what they load: our own files and the package of htmx."""
-    for part in (overview, plans, letters, bulk, approvals, runs, retrying, modules, audit, tokens):
+    dead = (letters, events, messages)
+    for part in (overview, plans, *dead, bulk, approvals, runs, retrying, modules, audit, tokens):
         app.include_router(part.router)
     app.mount(
         STATIC, _Files(directory=Path(__file__).parent / "static", packages=[("js_lib_htmx", "static")]), name="static"

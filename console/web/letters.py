@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlencode
 
 from fastapi import Request, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator
@@ -12,7 +11,7 @@ from console.problems import Refusal
 from console.security import Reader, Scope
 from console.web.charts import strip
 from console.web.render import show
-from console.web.routes import page_router, query_of, read_query
+from console.web.routes import list_url, page_router, query_of, read_query
 from redrive.access import Principal, Right
 from redrive.dead_letters import MAX_REPLAYS, LetterStatus
 from redrive.errors import Category
@@ -66,7 +65,7 @@ async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: 
         "counts": counts,
         "categories": list(Category),
         "tenant": tenant,
-        "url": _url(request),
+        "url": list_url(request),
         "chosen": _chosen(request, asked),
     }
     if asked.view == "list" or asked.text:
@@ -110,18 +109,6 @@ def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
     """Return the filters alone, for an order on all that fit."""
     fields = {name: value for name, value in query_of(request).items() if name not in {"view", "status", "cursor"}}
     return fields | _since(asked)
-
-
-def _url(request: Request) -> Any:
-    """Return a function that makes the address of the same list with some fields changed; None leaves one out."""
-    now = query_of(request)
-
-    def url(**changes: object) -> str:
-        fields = {name: value for name, value in now.items() if name != "cursor"} | changes
-        words = urlencode({name: value for name, value in fields.items() if value is not None})
-        return f"{request.url.path}?{words}" if words else request.url.path
-
-    return url
 
 
 @router.get("/dead-letters/{letter_id}")

@@ -27,6 +27,8 @@ class Link(NamedTuple):
 PLACES: Final = (
     Link("/", "Overview"),
     Link("/dead-letters", "Dead letters"),
+    Link("/events", "Events"),
+    Link("/messages", "Messages"),
     Link("/bulk", "Bulk"),
     Link("/runs", "Runs"),
     Link("/modules", "Modules"),
@@ -43,10 +45,12 @@ templates: Final = Environment(
 )
 templates.filters |= {
     "ago": words.ago,
+    "broker_reference": words.broker_reference,
     "cause": words.cause,
     "count": words.count,
     "first_line": words.first_line,
     "json": words.json_text,
+    "marked_text": words.marked_text,
     "marked": words.marked,
     "short": words.short,
     "span": words.span,

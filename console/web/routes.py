@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import asyncpg
 from fastapi import APIRouter, Request, Response
@@ -92,6 +92,18 @@ def _refusal(error: Exception) -> Refusal:
 def query_of(request: Request) -> dict[str, str]:
     """Return what an address asks for. A form sends the fields that were left empty, too: they ask for nothing."""
     return {name: value for name, value in request.query_params.items() if value}
+
+
+def list_url(request: Request) -> Callable[..., str]:
+    """Return a function that makes the address of the same list with some fields changed; None leaves one out."""
+    now = query_of(request)
+
+    def url(**changes: object) -> str:
+        fields = {name: value for name, value in now.items() if name != "cursor"} | changes
+        words = urlencode({name: value for name, value in fields.items() if value is not None})
+        return f"{request.url.path}?{words}" if words else request.url.path
+
+    return url
 
 
 def read_query(kind: type[Asked], request: Request) -> Asked:

@@ -1,7 +1,7 @@
 """How values are said on a page: times, spans, counts, ids, JSON. Pure."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup, escape
 from pydantic_core import to_json
@@ -11,6 +11,7 @@ from redrive.redaction import MARK
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SHOWN_ID: Final = 8
+_PAGES: Final = {"message-": "/messages/", "dead-event-": "/events/dead/", "event-": "/events/"}
 _CAUSES: Final = {
     Category.TIMEOUT: "The service did not answer in time. Replay when it answers again.",
     Category.NETWORK: "The service could not be reached. Replay when it is back.",
@@ -93,5 +94,25 @@ def json_text(value: Any) -> str:
 
 def marked(value: Any) -> Markup:
     """Return a value as indented JSON in which what was redacted stands out."""
-    mark = Markup('<mark title="redacted: the run has the true value">{}</mark>').format(MARK)
-    return Markup(str(escape(json_text(value))).replace(MARK, str(mark)))  # noqa: S704 - escaped before
+    return marked_text(json_text(value))
+
+
+def marked_text(text: str) -> Markup:
+    """Return a text in which what was redacted stands out."""
+    mark = Markup('<mark title="redacted: the true value is kept">{}</mark>').format(MARK)
+    return Markup(str(escape(text)).replace(MARK, str(mark)))  # noqa: S704 - escaped before
+
+
+class Reference(NamedTuple):
+    """A thing by its short name, and where its page is."""
+
+    text: str
+    address: str
+
+
+def broker_reference(name: str | None) -> Reference | None:
+    """Return what leads to a message or event that a line of the audit log names; None: it names none."""
+    for prefix, place in _PAGES.items():
+        if name and name.startswith(prefix):
+            return Reference(f"{prefix.replace('-', ' ')}{short(name)}", place + name)
+    return None

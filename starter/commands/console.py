@@ -1,8 +1,9 @@
 """`redrive console`: the operators' HTTP API and pages."""
 
+from bridges.event_settings import EventSettings
 from console.server import serve
 from redrive.program import prepare
-from redrive.settings import read_settings
+from redrive.settings import read_environment, read_settings
 
 
 async def console(*, address: str | None = None) -> None:
@@ -22,4 +23,4 @@ async def console(*, address: str | None = None) -> None:
     """
     settings = read_settings() if address is None else read_settings(console_address=address)
     prepare(settings)
-    await serve(settings)
+    await serve(settings, read_environment(EventSettings))

@@ -5,16 +5,19 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from redrive.dead_letters import Replay
+from redrive.dead_letters import Discard, Replay
+from redrive.errors import EventNotFound
 from redrive.settings import read_settings
-from starter.errors import EventNotFound, WrongUsage
+from starter.errors import WrongUsage
 from starter.event_replays import Chosen, replay_events
-from starter.orders import By, Reason, RequestId, asked_by, made
+from starter.message_orders import order_message
+from starter.orders import By, Giving, Manner, RequestId, finish, made
 from starter.records import open_records
-from starter.replays import Manner, replay_letter
-from starter.terminal import Json, Yes, confirm, console
-from starter.views import print_json
-from store.dead_events import discard, get_dead_event
+from starter.replays import replay_letter
+from starter.terminal import Json, Yes, confirm
+from store.dead_event_orders import discard
+from store.dead_events import get_dead_event
+from store.dead_messages import parse_id
 from store.paging import LARGEST_PAGE
 
 DEAD_EVENT = "dead-event-"
@@ -47,14 +50,15 @@ async def replay(
     `redrive events replay --event-id event-… --projectors qscore,service-session` runs just these projectors again.
 
     `redrive events replay --dlq --id dead-event-…` tries again to make a run of a message; with the id of a dead
-    letter it is `redrive dlq replay`. `--dlq --status pending --limit 100` takes messages in bulk.
+    letter it is `redrive dlq replay`, with that of a dead message `redrive messages replay`. `--dlq --status pending
+    --limit 100` takes messages that could not become a run in bulk.
 
     Parameters
     ----------
     dlq
         Replay what is in the dead letter queue.
     letter
-        A dead event's id, or a dead letter's, or its run and step as `run-…/step`.
+        The id of a dead event, dead message or dead letter, or a run and step as `run-…/step`.
     status
         `failed`: projectors that failed for good; with --dlq `pending`: messages that could not become a run.
     limit
@@ -74,6 +78,9 @@ async def replay(
     """
     order = made(Replay, by=by, reason=reason, request_id=request_id)
     manner = Manner(yes=yes, dry_run=dry_run, wait=wait, json=json)
+    if dlq and letter is not None and parse_id(letter):
+        await order_message(letter, tenant, order, manner)
+        return
     if dlq and letter is not None and not letter.startswith(DEAD_EVENT):
         await replay_letter(letter, order, manner)
         return
@@ -97,16 +104,9 @@ async def replay(
     await replay_events(chosen, order, manner)
 
 
-async def discard_event(
-    dead_id: Annotated[str, Parameter(name="ID")],
-    *,
-    reason: Reason,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:
     """Give a message up that could not become a run. Its record stays; it cannot be replayed any more.
+    `redrive events ignore` is the same.
 
     **Example**
 
@@ -117,16 +117,11 @@ async def discard_event(
     dead_id
         The dead event's id; `redrive events dead` shows them.
     """
-    asked = made(Replay, by=asked_by(by), reason=reason, request_id=request_id)
+    order = how.order(Discard)
     async with open_records(read_settings()) as pool:
         found = await get_dead_event(pool, None, dead_id)
         if found is None:
             raise EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows them")
-        confirm(f"Give up {dead_id}?", yes=yes)
-        record = await discard(
-            pool, found.tenant, dead_id, by=asked.requested_by, reason=asked.reason, request_id=asked.request_id
-        )
-    if json:
-        print_json(record)
-    else:
-        console.print(f"{record.id} is discarded", markup=False)
+        confirm(f"Give up {dead_id}?", yes=how.yes)
+        answer = await discard(pool, found, order)
+    finish(answer, json=how.json)

@@ -5,9 +5,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from redrive.errors import EventNotFound
 from redrive.redaction import Redactor
 from redrive.settings import read_settings
-from starter.errors import EventNotFound
 from starter.event_views import dead_event_story, dead_events_table, event_story, events_table
 from starter.records import open_records
 from starter.terminal import Json, console, errors
@@ -27,7 +27,7 @@ from store.tenancy import Pool
 
 app = App(name="events", help="Events from brokers: look at them, replay them, give dead ones up.")
 app.command("starter.commands.event_orders:replay")
-app.command("starter.commands.event_orders:discard_event", name="discard")
+app.command("starter.commands.event_orders:discard_event", name=["discard", "ignore"])
 Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))]
 
 
@@ -141,7 +141,7 @@ async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = Fals
 
 
 async def _show_dead(pool: Pool, found: DeadEvent, redactor: Redactor, *, json: bool) -> None:
-    body = await message_of(pool, found.tenant, found.id)
+    body = await message_of(pool, found)
     message = redactor.text(body.decode(errors="backslashreplace"))
     audit = await list_audit(pool, found.tenant, found.id)
     if json:

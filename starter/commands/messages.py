@@ -8,17 +8,14 @@ from cyclopts.validators import Number
 from rich.table import Table
 
 from redrive.dead_letters import Discard, Replay
-from redrive.errors import LetterNotFound
 from redrive.settings import read_settings
-from starter.errors import WrongUsage
-from starter.orders import By, Reason, RequestId, finish, made
+from starter.message_orders import find_message, order_message
+from starter.orders import Giving
 from starter.records import open_records
-from starter.terminal import Json, Yes, confirm, console, errors, plain
+from starter.terminal import Json, console, errors, plain
 from starter.views import moment, print_json
-from store.dead_messages import DeadMessage, MessageFilter, MessageStatus, find_dead, list_dead, parse_id, read_payload
-from store.message_orders import give_order
+from store.dead_messages import DeadMessage, MessageFilter, MessageStatus, list_dead, read_payload
 from store.paging import LARGEST_PAGE
-from store.tenancy import Pool
 
 app = App(name="messages", help="Messages that were given up: look at them, replay them, discard them.")
 
@@ -95,9 +92,9 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
         Print the bytes that the message carries, and nothing else.
     """
     async with open_records(read_settings()) as pool:
-        found = await _find(pool, message, tenant)
+        found = await find_message(pool, message, tenant)
         if payload:
-            sys.stdout.buffer.write(await read_payload(pool, found.tenant, found.message_id) or b"")
+            sys.stdout.buffer.write(await read_payload(pool, found))
             return
     if json:
         print_json(found)
@@ -107,17 +104,7 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
 
 
 @app.command
-async def replay(
-    message: Id,
-    /,
-    *,
-    reason: Reason,
-    tenant: Tenant = None,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
     """Send a message again, now, with its retries counted from the start. One that could not be read goes where it
     came from, as it was.
 
@@ -125,50 +112,15 @@ async def replay(
 
     `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
     """
-    await _order(message, tenant, made(Replay, by=by, reason=reason, request_id=request_id), yes=yes, json=json)
+    await order_message(message, tenant, how.order(Replay), how.manner)
 
 
-@app.command
-async def discard(
-    message: Id,
-    /,
-    *,
-    reason: Reason,
-    tenant: Tenant = None,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Give a message up for good; its record stays.
+@app.command(name=["discard", "ignore"])
+async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
+    """Give a message up for good; its record stays. `redrive messages ignore` is the same.
 
     **Example**
 
     `redrive messages discard 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "sent by hand" --yes`
     """
-    await _order(message, tenant, made(Discard, by=by, reason=reason, request_id=request_id), yes=yes, json=json)
-
-
-async def _order(message: str, tenant: str | None, order: Replay | Discard, *, yes: bool, json: bool) -> None:
-    async with open_records(read_settings()) as pool:
-        found = await _find(pool, message, tenant)
-        confirm(f"{order.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=yes)
-        answer = await give_order(pool, found.tenant, found.message_id, order)
-    if answer is None:
-        raise _not_found(message)
-    finish(answer, json=json)
-
-
-async def _find(pool: Pool, text: str, tenant: str | None) -> DeadMessage:
-    message_id = parse_id(text)
-    found = await find_dead(pool, tenant, message_id) if message_id else []
-    if not found:
-        raise _not_found(text)
-    if len(found) > 1:
-        tenants = ", ".join(each.tenant for each in found)
-        raise WrongUsage(f"message {text!r}: more than one tenant has it ({tenants}); add --tenant")
-    return found[0]
-
-
-def _not_found(text: str) -> LetterNotFound:
-    return LetterNotFound(f"no dead message has the id {text[:200]!r}; `redrive messages list` shows those there are")
+    await order_message(message, tenant, how.order(Discard), how.manner)

@@ -10,9 +10,9 @@ from redrive import Redrive
 from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Restart
 from redrive.settings import read_settings
 from starter.edits import chosen_output, input_patch
-from starter.orders import By, Giving, Letter, OrderType, Reason, RequestId, finish, made
+from starter.orders import By, Giving, Letter, Manner, Reason, RequestId, finish, made
 from starter.records import find_letter, open_records
-from starter.replays import Manner, replay_letter
+from starter.replays import replay_letter
 from starter.terminal import Json, Yes, confirm
 from starter.times import parse_duration
 
@@ -109,7 +109,7 @@ async def resolve(
         Read the output from this file; `-` reads it from standard input.
     """
     document = chosen_output(output, output_file)
-    await _give(letter, _order(Resolve, how, output=document), "Resolve {id} with this output?", how)
+    await _give(letter, how.order(Resolve, output=document), "Resolve {id} with this output?", how)
 
 
 async def discard(letter: Letter, /, *, how: Giving) -> None:
@@ -119,7 +119,7 @@ async def discard(letter: Letter, /, *, how: Giving) -> None:
 
     `redrive dlq discard run-01a1e2177540731697934191006e66dd/charge --reason "the customer has left"`
     """
-    await _give(letter, _order(Discard, how), "Discard {id}? Its run ends FAILED.", how)
+    await _give(letter, how.order(Discard), "Discard {id}? Its run ends FAILED.", how)
 
 
 async def restart(letter: Letter, /, *, how: Giving) -> None:
@@ -129,11 +129,7 @@ async def restart(letter: Letter, /, *, how: Giving) -> None:
 
     `redrive dlq restart run-01a1e2177540731697934191006e66dd/charge --reason "terminated by mistake"`
     """
-    await _give(letter, _order(Restart, how), "Start a run anew in place of that of {id}?", how)
-
-
-def _order(kind: type[OrderType], how: Giving, **fields: Any) -> OrderType:
-    return made(kind, by=how.by, reason=how.reason, request_id=how.request_id, **fields)
+    await _give(letter, how.order(Restart), "Start a run anew in place of that of {id}?", how)
 
 
 async def _give(letter: str, order: LetterOrder, question: str, how: Giving) -> None:

@@ -141,7 +141,7 @@ async def test_operator_stops_a_group_that_fails_again(running: Running, pages: 
 
 
 async def test_edit_is_checked_while_it_is_typed(running: Running, pages: Pages) -> None:
-    """What does not fit the module's schema is said at once; what fits is replayed with the edit alone."""
+    """What does not fit is said at once, and refused if it is sent; then the mended edit goes through, alone."""
     case = await case_of(running, pages).park("second", note="password=hunter2")
     page = await pages.signed_in()
     await page.goto(f"/app/admin/dlq/{case.letter('second').workflow_id}")
@@ -151,12 +151,15 @@ async def test_edit_is_checked_while_it_is_typed(running: Running, pages: Pages)
     text = await draft.input_value()
     await draft.fill(text.replace('"n": 1', '"n": "many"'))
     await expect(page.locator(".check")).to_contain_text("is not of type")
+    replay = page.locator("form[data-planned]")
+    await replay.get_by_label("Reason").fill("a typo")
+    await replay.get_by_role("button", name="Replay").click()
+    await expect(replay.get_by_role("alert")).to_contain_text("n: ")
     await draft.fill(text.replace('"n": 1', '"n": 41'))
     await expect(page.locator(".check .good")).to_have_text(re.compile("Changes n$"))
     assert await serious_violations(page) == []
     case.mend()
-    await page.locator("form[data-planned]").get_by_label("Reason").fill("a typo")
-    await page.locator("form[data-planned]").get_by_role("button", name="Replay").click()
+    await replay.get_by_role("button", name="Replay").click()
     await case.until_letter("second", LetterStatus.REPLAYED)
     given = [call.given for call in case.service.calls if call.step == "second"][-1]
     assert (given.n, given.note) == (41, "password=hunter2")

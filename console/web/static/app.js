@@ -21,6 +21,10 @@ function fieldsOf(form) {
     const named = form.elements[name];
     const element = named instanceof RadioNodeList ? named[0] : named;
     if (value === "" || element.hasAttribute("data-draft")) continue;
+    if (element.hasAttribute("data-list")) {
+      (fields[name] ??= []).push(value);
+      continue;
+    }
     fields[name] = element.hasAttribute("data-json") ? JSON.parse(value) : value;
   }
   return fields;
@@ -33,7 +37,11 @@ async function send(form) {
   const said = await answer.json().catch(() => ({}));
   if (said.code === "APPROVAL_NEEDED") return { approval: form.elements.plan_hash.value };
   if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then order it again.");
-  if (!answer.ok) throw new Error([said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – "));
+  const isAnswer = said.code === "order_refused";
+  // This order has its answer: what is sent next is another one.
+  if (isAnswer) form.elements.request_id.value += "+";
+  const words = [said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – ");
+  if (!answer.ok) throw Object.assign(new Error(words), { isAnswer });
   return said;
 }
 
@@ -51,14 +59,13 @@ document.addEventListener("submit", async (event) => {
   try {
     done(form, await send(form));
   } catch (error) {
-    refuse(form, error.message);
+    refuse(form, error);
   } finally {
     button.disabled = false;
   }
 });
 
 function done(form, said) {
-  form.classList.remove("dirty");
   if (said.approval) return location.assign(`/bulk/approvals/${said.approval}`);
   toast(said.message ?? form.dataset.done, "good");
   const secret = find(".secret", form);
@@ -67,15 +74,26 @@ function done(form, said) {
     secret.hidden = false;
   }
   if (said.bulk_id && !location.pathname.endsWith(said.bulk_id)) location.assign(`/bulk/${said.bulk_id}`);
+  settle(form);
+}
+
+function settle(form) {
+  form.classList.remove("dirty");
   document.activeElement?.blur();
   changed();
 }
 
-function refuse(form, text) {
+function refuse(form, error) {
+  // The record may have changed with the refusal. A form that holds little is drawn anew; an edit is left as it is.
+  if (error.isAnswer && !find("textarea", form)) {
+    toast(error.message, "bad");
+    settle(form);
+    return;
+  }
   const note = document.createElement("p");
   note.className = "refusal error";
   note.setAttribute("role", "alert");
-  note.textContent = text;
+  note.textContent = error.message;
   form.append(note);
 }
 
@@ -234,4 +252,5 @@ setInterval(() => {
   }
 }, 5000);
 
+find(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 listen();

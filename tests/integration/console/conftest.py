@@ -24,6 +24,8 @@ from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import SERVICES, Case, register
+from tests.integration.events import projectors
+from tests.integration.events.projectors import Tables
 from tests.integration.store.letters import new_tenant
 from worker import running_worker
 
@@ -58,10 +60,17 @@ async def pool(stack: StackInfo) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture(scope="package")
-async def lab(console_settings: Settings) -> AsyncIterator[Redrive]:
-    """A worker that knows the laboratory's pipelines, and a client of it."""
+def tables() -> Tables:
+    """What projectors of events have made, and how they are to fail."""
+    return Tables()
+
+
+@pytest.fixture(scope="package")
+async def lab(console_settings: Settings, tables: Tables) -> AsyncIterator[Redrive]:
+    """A worker that knows the laboratory's pipelines and projectors of events, and a client of it."""
     registry = Registry()
     register(registry)
+    projectors.register(registry, tables)
     async with running_worker(console_settings, registry):
         client = await connect_temporal(console_settings)
         yield Redrive(client, task_queue=console_settings.task_queue, registry=registry)

@@ -8,15 +8,16 @@ from store.tenancy import Pool, transaction
 
 
 async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
-    """A dead letter has a page, an event's run has one, and a dead event is named alone."""
+    """Dead letters, events, dead events and dead messages have pages; what has none is named alone."""
     letter = LetterId(tenant=tenant, run_id="run-a", step="pay")
-    about: list[LetterId | EventRef] = [letter, EventRef(tenant, "event-1", "run-b"), EventRef(tenant, "dead-2")]
+    others = ("event-1", "dead-event-2", "message-3", "something-4")
+    about: list[LetterId | EventRef] = [letter, *(EventRef(tenant, each) for each in others)]
     async with transaction(pool, tenant) as connection:
         for each in about:
             await write(connection, Entry(action=Action.PROJECTORS_REPLAYED, letter=each))
     page = (await admin.get("/audit")).text
     assert f'href="/dead-letters/{letter.workflow_id}"' in page
-    assert 'href="/runs/run-b"' in page
-    assert "dead-2" in page
-    assert "/dead-letters/event-1" not in page
-    assert "/dead-letters/dead-2" not in page
+    for place in ("/events/event-1", "/events/dead/dead-event-2", "/messages/message-3"):
+        assert f'href="{place}"' in page
+    assert "something-4" in page
+    assert "/something-4" not in page

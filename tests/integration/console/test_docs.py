@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 async def test_the_page_works_as_written(live: str, make_token: MakeToken, tenant: str) -> None:
     """Every block runs, none fails, and each request is answered with what the page says."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     script = "set -eu\n" + "\necho\n".join(blocks).replace('"pipeline": "hello"', '"pipeline": "nothing-like-it"')
     process = await asyncio.create_subprocess_exec(
         "bash",

@@ -13,12 +13,22 @@ from store.dead_letters import record_exhausted
 from store.retrying import put_retrying
 from store.tenancy import Pool, reading, transaction
 from store.tokens import list_tokens
+from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import exhausted, new_letter, new_tenant
 from tests.integration.store.retrying import new_retrying
 
 WHY = {"reason": "mischief"}
+FAMILIES = {
+    "workflow-dlq": "dead_letters",
+    "workflow-dlq/groups": "groups",
+    "runs": "runs",
+    "retrying": "retrying",
+    "dead-messages": "dead_messages",
+    "dead-events": "dead_events",
+    "stored-events": "events",
+}
 
 
 async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken, case: Case, pool: Pool) -> None:
@@ -29,14 +39,9 @@ async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken
     await make_token(name="the victim's")
     token = (await list_tokens(pool, case.tenant))[0]
     before = await case.record("second")
+    left = await _left_by_brokers(pool, case.tenant)
     async with client_of(app, await make_token(tenant=new_tenant())) as foreign:
-        lists = {
-            "workflow-dlq": "dead_letters",
-            "runs": "runs",
-            "workflow-dlq/groups": "groups",
-            "retrying": "retrying",
-        }
-        for path, key in lists.items():
+        for path, key in FAMILIES.items():
             assert (await foreign.get(f"/api/v1/{path}")).json()[key] == []
         assert case.run_id not in (await foreign.get("/retrying")).text + (await foreign.get("/")).text
         lines = (await foreign.get("/api/v1/audit")).json()["lines"]
@@ -46,6 +51,7 @@ async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken
         for path in (
             *(f"workflow-dlq/{letter}/{verb}" for verb in ("replay", "ignore", "discard", "restart")),
             *(f"runs/{case.run_id}/{verb}" for verb in ("cancel", "continue")),
+            *(f"{thing}/{verb}" for thing, verbs in left.items() for verb in verbs),
         ):
             assert (await foreign.post(f"/api/v1/{path}", json=WHY)).status_code == 404
         answer = await foreign.post(f"/api/v1/workflow-dlq/{letter}/resolve", json=WHY | {"output": {}})
@@ -54,20 +60,30 @@ async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken
         unknown = await foreign.get("/api/v1/workflow-dlq/dead-letter-run-none-second")
         theirs = await foreign.get(f"/api/v1/workflow-dlq/{letter}")
         assert unknown.json()["code"] == theirs.json()["code"]
+        for thing in left:
+            assert (await foreign.get(f"/api/v1/{thing}")).status_code == 404
     assert await case.record("second") == before
+    assert {row["status"] for row in await _left_statuses(pool, case.tenant)} == {"pending"}
     assert [row for row in await case.audit() if row["action"] == "refused"] == []
 
 
-LISTS = [
-    "workflow-dlq",
-    "runs",
-    "audit",
-    "workflow-dlq/groups",
-    "workflow-dlq/stats",
-    "tokens",
-    "approvals",
-    "retrying",
-]
+async def _left_by_brokers(pool: Pool, tenant: str) -> dict[str, tuple[str, ...]]:
+    """Put a dead message, a dead event and an event there; return their addresses, each with its verbs."""
+    verbs = ("replay", "ignore", "discard")
+    return {
+        f"dead-messages/{await give_up(pool, tenant)}": verbs,
+        f"dead-events/{await bury(pool, tenant, b'{')}": verbs,
+        f"stored-events/{(await store_event(pool, tenant)).id}": ("replay",),
+    }
+
+
+async def _left_statuses(pool: Pool, tenant: str) -> list[asyncpg.Record]:
+    """Return what became of a tenant's dead messages and dead events."""
+    async with reading(pool, tenant) as connection:
+        return await connection.fetch("SELECT status FROM dead_messages UNION ALL SELECT status FROM dead_events")
+
+
+LISTS = [*FAMILIES, "audit", "workflow-dlq/stats", "tokens", "approvals"]
 
 
 @pytest.mark.parametrize("path", LISTS)

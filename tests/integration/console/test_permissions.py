@@ -17,6 +17,7 @@ from redrive.dead_letters import Verb
 from store.bulk_approvals import ask_plan_approval
 from store.tenancy import Pool
 from store.tokens import list_tokens, revoke_token
+from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
@@ -67,6 +68,22 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
+    ("GET", "/api/v1/dead-messages"): READ,
+    ("GET", "/api/v1/dead-messages/{message_id}"): READ_ONE,
+    ("POST", "/api/v1/dead-messages/{message_id}/replay"): ORDER,
+    ("POST", "/api/v1/dead-messages/{message_id}/ignore"): ORDER,
+    ("POST", "/api/v1/dead-messages/{message_id}/discard"): ORDER,
+    ("GET", "/api/v1/dead-events"): READ,
+    ("GET", "/api/v1/dead-events/{dead_id}"): READ_ONE,
+    ("POST", "/api/v1/dead-events/{dead_id}/replay"): ORDER,
+    ("POST", "/api/v1/dead-events/{dead_id}/ignore"): ORDER,
+    ("POST", "/api/v1/dead-events/{dead_id}/discard"): ORDER,
+    ("GET", "/api/v1/stored-events"): READ,
+    ("GET", "/api/v1/stored-events/{event_id}"): READ_ONE,
+    # An event has no version: a projector that there is not is what is refused.
+    ("POST", "/api/v1/stored-events/{event_id}/replay"): Row(
+        401, 403, 403, 400, 404, 400, WHY | {"projectors": ["nobody"]}
+    ),
     ("GET", "/api/v1/bulk"): READ,
     # An owner has to name the tenant of a bulk operation; a tenant without dead letters has nothing to plan.
     ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 400, 422, {"verb": "discard"}),
@@ -104,6 +121,11 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/dead-letters/{letter_id}"): READ_ONE,
     ("GET", "/app/admin/dlq/{letter_id}"): READ_ONE,
     ("POST", "/dead-letters/{letter_id}/plan"): Row(401, 403, 403, 200, 404, 200),
+    ("GET", "/events"): READ,
+    ("GET", "/events/dead/{dead_id}"): READ_ONE,
+    ("GET", "/events/{event_id}"): READ_ONE,
+    ("GET", "/messages"): READ,
+    ("GET", "/messages/{message_id}"): READ_ONE,
     ("GET", "/bulk"): READ,
     ("GET", "/bulk/new"): Row(401, 403, 403, 200, 200, 422),
     # The form says nothing, not even the verb.
@@ -145,7 +167,7 @@ class Scene(NamedTuple):
 async def scene(
     app: FastAPI, people: dict[str, httpx.AsyncClient], pool: Pool, case: Case, make_token: MakeToken
 ) -> Scene:
-    """Everybody there is, and a tenant with a dead letter, a run that has ended, and a revoked token."""
+    """Everybody there is, and a tenant with a dead letter, an ended run, a revoked token, and what brokers left."""
     await case.park("second")
     parked = case.letter("second").workflow_id
     case.mend()
@@ -164,6 +186,11 @@ async def scene(
     people["made up"] = client_of(app, "rdt_made-up")
     bulk_id = await _ended_bulk(people["admin"], case)
     names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id, "bulk_id": bulk_id}
+    names |= {
+        "message_id": await give_up(pool, case.tenant),
+        "dead_id": await bury(pool, case.tenant, b"{"),
+        "event_id": (await store_event(pool, case.tenant)).id,
+    }
     return Scene(people, names | {"plan_hash": await _waiting_plan(pool, case), "secret": "made-up"})
 
 

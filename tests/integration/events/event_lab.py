@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from bridges.event_settings import EventSettings
 from bridges.event_stream import EventStream
-from bridges.redis_process import make_intake
+from bridges.intake import make_intake
 from bridges.redis_streams import Limits, RedisBridge
 from redrive import EVENT, Redrive, Registry
 from redrive.errors import Unavailable

@@ -14,10 +14,14 @@ import pytest
 
 from starter.stack.state import StackInfo
 from store.database import Database
+from store.dead_messages import put_dead
 from store.events import EventFilter, list_events
+from store.retry_queue import depth
+from store.tenancy import transaction
 from tests.conftest import eventually
 from tests.integration.cli.command import CommandLine
 from tests.integration.events.valkey import Valkey
+from tests.integration.store.retries import new_dead
 
 MODULES = "tests.integration.events.file_projectors"
 GROUP = "redrive"
@@ -187,6 +191,24 @@ async def test_failed_projectors_are_replayed_by_the_replay_script(desk: Desk) -
 async def _failed(desk: Desk, count: int) -> list[str] | None:
     ids = await desk.failed()
     return ids if len(ids) == count else None
+
+
+async def test_a_dead_message_is_replayed_by_the_replay_script(desk: Desk) -> None:
+    """The id of a message of RabbitMQ goes through the same door: planned, ordered, and then due."""
+    message = new_dead()
+    async with Database(desk.command.variables["DATABASE_URL"], max_size=1) as database:
+        async with transaction(await database.pool(), desk.tenant) as connection:
+            await put_dead(connection, desk.tenant, "retry.scheduled", [message])
+        chosen = ("replay", "--dlq", "--id", f"message-{message.message_id}", "--tenant", desk.tenant)
+        planned = await desk.events(*chosen, "--dry-run")
+        assert planned["would_replay"] == [f"message-{message.message_id}"]
+        assert await depth(await database.pool(), desk.tenant) == 0
+        answer = await desk.events(*chosen, "--yes")
+        assert (answer["accepted"], answer["status"]) == (True, "replaying")
+        assert await depth(await database.pool(), desk.tenant) == 1
+    waits = await desk.command("events", *chosen, "--wait", "--yes")
+    assert waits.code == 2
+    assert "no run to wait for" in waits.sentence
 
 
 async def test_dead_events_are_listed_shown_replayed_and_discarded(desk: Desk) -> None:

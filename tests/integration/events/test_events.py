@@ -9,13 +9,14 @@ from temporalio.client import Client
 
 from bridges.replays import EventReplays
 from redrive import RunStatus
-from redrive.dead_letters import Replay
-from redrive.errors import InvalidInput
+from redrive.dead_letters import Discard, Replay
+from redrive.errors import EventNotFound, InvalidInput, VersionChanged
 from redrive.modules import Pipeline, Registry
 from redrive.settings import Settings
 from store.audit import verify
 from store.audit_lists import list_audit
-from store.dead_events import DeadEventStatus, discard
+from store.dead_event_orders import discard
+from store.dead_events import DeadEventStatus
 from store.events import EventRow, Projection
 from tests.conftest import eventually
 from tests.integration.events.event_lab import EventLab, envelope
@@ -98,9 +99,12 @@ async def test_failed_projector_is_replayed_in_place(lab: EventLab, tables: Tabl
     assert records["qscore"].error == str(AWAY)
     assert records["qscore"].attempt == 2
     tables.broken.clear()
-    (answer,) = await replays.event(event.id, [], an_order())
+    order = an_order()
+    (answer,) = await replays.event(lab.tenant, event.id, [], order)
     assert answer.accepted
     await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
+    assert await replays.event(lab.tenant, event.id, [], order) == [answer]
+    assert dict(tables.calls)["qscore"] == 3
     assert (tables.scores, tables.sessions) == ({"ada": 4}, {"event:ada:2": 4})
     assert (await lab.redrive.result(event.run_id)).status is RunStatus.SUCCESS
 
@@ -112,8 +116,8 @@ async def test_projector_runs_again_alone(lab: EventLab, tables: Tables, replays
     before = await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
     tables.bonus = 10
     order = an_order()
-    (answer,) = await replays.event(event.id, ["qscore"], order)
-    (again,) = await replays.event(event.id, ["qscore"], order)
+    (answer,) = await replays.event(lab.tenant, event.id, ["qscore"], order)
+    (again,) = await replays.event(lab.tenant, event.id, ["qscore"], order)
     assert answer.run_id
     assert again.run_id == answer.run_id
     await lab.redrive.result(answer.run_id)
@@ -132,12 +136,12 @@ async def test_later_projector_reads_what_the_earlier_one_returned(
     event = await _only_event(lab)
     await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
     tables.broken["service-session"] = WRONG
-    (answer,) = await replays.event(event.id, ["service-session"], an_order())
+    (answer,) = await replays.event(lab.tenant, event.id, ["service-session"], an_order())
     records = await _reached(lab, event.id, qscore="succeeded", service_session="failed")
     assert records["service-session"].run_id == answer.run_id
     tables.broken.clear()
     tables.sessions.clear()
-    (again,) = await replays.event(event.id, ["service-session"], an_order())
+    (again,) = await replays.event(lab.tenant, event.id, ["service-session"], an_order())
     assert again.accepted
     assert again.run_id == answer.run_id
     await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
@@ -150,11 +154,13 @@ async def test_replay_names_what_is_wrong(lab: EventLab, replays: EventReplays) 
     await lab.emit("event:ada:5", type_=TYPE, user="ada", score=6)
     event = await _only_event(lab)
     with pytest.raises(InvalidInput, match=r"'nobody'.*qscore, service-session"):
-        await replays.event(event.id, ["nobody"], an_order())
-    with pytest.raises(InvalidInput, match="no event has the id 'event-x'"):
-        await replays.event("event-x", [], an_order())
-    with pytest.raises(InvalidInput, match="no dead event has the id"):
-        await replays.dead_event("dead-event-x", an_order())
+        await replays.event(lab.tenant, event.id, ["nobody"], an_order())
+    with pytest.raises(EventNotFound, match="no event has the id 'event-x'"):
+        await replays.event(lab.tenant, "event-x", [], an_order())
+    with pytest.raises(EventNotFound, match="no event has the id"):
+        await replays.event("somebody-else", event.id, [], an_order())
+    with pytest.raises(EventNotFound, match="no dead event has the id"):
+        await replays.dead_event(lab.tenant, "dead-event-x", an_order())
 
 
 POISON = {
@@ -205,21 +211,23 @@ async def test_dead_event_is_replayed_once_its_pipeline_is_there(
     await lab.emit("event:ada:7", type_="interview.moved", user="ada", score=7)
     await eventually(lab.is_done)
     (dead,) = await lab.dead()
-    failed = await replays.dead_event(dead.id, an_order())
+    failed = await replays.dead_event(lab.tenant, dead.id, an_order())
     assert not failed.accepted
     assert "interview-moved" in failed.message
     (still,) = await lab.dead()
     assert (still.status, still.attempts) == (DeadEventStatus.PENDING, 2)
     Pipeline("interview-moved", *registry.pipelines["interview-completed"].modules, registry=registry)
-    done = await replays.dead_event(dead.id, an_order())
+    order = an_order()
+    done = await replays.dead_event(lab.tenant, dead.id, order)
     assert done.accepted
+    assert await replays.dead_event(lab.tenant, dead.id, order) == done
     (closed,) = await lab.dead()
     event = await _only_event(lab)
     assert (closed.status, closed.event_id, closed.run_id) == (DeadEventStatus.REPLAYED, event.id, event.run_id)
     assert event.dedupe_key == "event:ada:7"
     await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
-    with pytest.raises(InvalidInput, match="is replayed already"):
-        await replays.dead_event(dead.id, an_order())
+    late = await replays.dead_event(lab.tenant, dead.id, an_order())
+    assert (late.accepted, late.message) == (False, "the dead event is replayed: there is nothing left to replay")
     lines = await list_audit(await lab.database.pool(), lab.tenant, dead.id)
     assert [line.action for line in reversed(lines)] == [
         "event_dead_lettered",
@@ -227,8 +235,9 @@ async def test_dead_event_is_replayed_once_its_pipeline_is_there(
         "event_replay_outcome",
         "event_replay_requested",
         "event_replay_outcome",
+        "refused",
     ]
-    assert lines[1].actor == "ada"
+    assert lines[2].actor == "ada"
 
 
 async def test_discarded_event_stays_where_it_is(lab: EventLab, replays: EventReplays) -> None:
@@ -237,11 +246,14 @@ async def test_discarded_event_stays_where_it_is(lab: EventLab, replays: EventRe
     await eventually(lab.is_done)
     (dead,) = await lab.dead()
     pool = await lab.database.pool()
-    await discard(pool, lab.tenant, dead.id, by="ada", reason="a producer's test", request_id="r1")
+    order = Discard(request_id="r1", requested_by="ada", reason="a producer's test")
+    with pytest.raises(VersionChanged):
+        await discard(pool, dead, order, frozenset({"99"}))
+    answer = await discard(pool, dead, order, frozenset({str(dead.version)}))
+    assert await discard(pool, dead, order) == answer
     assert (await lab.dead())[0].status is DeadEventStatus.DISCARDED
-    with pytest.raises(InvalidInput, match="is discarded already"):
-        await replays.dead_event(dead.id, an_order())
-    (line, *_) = await list_audit(pool, lab.tenant, dead.id)
+    assert not (await replays.dead_event(lab.tenant, dead.id, an_order())).accepted
+    (_, line, *_) = await list_audit(pool, lab.tenant, dead.id)
     assert (line.action, line.actor, line.reason) == ("event_discarded", "ada", "a producer's test")
 
 
@@ -250,7 +262,7 @@ async def test_whole_event_runs_again(lab: EventLab, replays: EventReplays) -> N
     await lab.emit("event:ada:8", type_=TYPE, user="ada", score=1)
     event = await _only_event(lab)
     await _reached(lab, event.id, qscore="succeeded", service_session="succeeded")
-    (answer,) = await replays.event(event.id, [], an_order())
+    (answer,) = await replays.event(lab.tenant, event.id, [], an_order())
     assert answer.projectors == ["qscore", "service-session"]
     assert answer.run_id
     assert (await lab.redrive.result(answer.run_id)).status is RunStatus.SUCCESS

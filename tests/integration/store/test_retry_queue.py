@@ -120,7 +120,8 @@ async def test_dead_message_is_recorded_once_and_opened_again(pool: Pool, tenant
     await give_up(pool, tenant, message)
     row = await the_only(pool, tenant)
     assert (row.cycle, row.status) == (2, MessageStatus.PENDING)
-    assert await read_payload(pool, tenant, message.message_id) == b"order 7"
+    assert await read_payload(pool, row) == b"order 7"
+    assert await read_payload(pool, row, 5) == b"order"
 
 
 async def test_replay_is_sent_once_however_often_it_is_ordered(pool: Pool, tenant: str) -> None:

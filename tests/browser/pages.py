@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from console.app import build_app
 from redrive.access import Role
@@ -88,6 +88,13 @@ async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
         app.state.desk.stopping.set()
         server.should_exit = True
         await running
+
+
+async def press(page: Page, *keys: str) -> None:
+    """Press keys, one after another, on a page whose script runs: what is pressed before is nobody's."""
+    await expect(page.locator("#live")).to_have_attribute("data-state", "on", timeout=PATIENCE)
+    for key in keys:
+        await page.keyboard.press(key)
 
 
 async def serious_violations(page: Page) -> list[str]:

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 from redrive import Pipeline, Registry
 from redrive.access import Right, Role
 from store.dead_messages import MessageStatus
-from tests.browser.pages import PATIENCE, Pages, serious_violations, serving
+from tests.browser.pages import PATIENCE, Pages, press, serious_violations, serving
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.bridges.conftest import Names, names, rabbitmq, rabbitmq_programs
 from tests.integration.bridges.rabbit import RabbitServer
@@ -76,8 +76,7 @@ async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: Desk
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(2)
     assert await serious_violations(page) == []
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
+    await press(page, "j", "Enter")
     await expect(page.locator(".cause pre.error")).to_have_text("the service did not answer")
     sent = await page.locator("pre.json").inner_text()
     assert await serious_violations(page) == []
@@ -90,8 +89,7 @@ async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: Desk
 
     await go_to(page, "Messages")
     await expect(rows).to_have_count(1)
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
+    await press(page, "j", "Enter")
     await order(page, "Ignore", "sent by hand")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
     assert (await scheduler.dead(MessageStatus.DISCARDED)).replay_count == 0

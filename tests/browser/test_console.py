@@ -11,7 +11,7 @@ from redrive.access import Right, Role
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
 from store.dead_letters import record_exhausted
-from tests.browser.pages import PATIENCE, Pages, serious_violations, serving
+from tests.browser.pages import PATIENCE, Pages, press, serious_violations, serving
 from tests.conftest import Running, WorkerFactory
 from tests.integration.dead_letters.lab import Case, register
 from tests.integration.store.letters import exhausted, new_letter
@@ -234,8 +234,7 @@ async def test_strangers_sign_in_and_come_back(pages: Pages) -> None:
 async def keyboard_works(page: Page) -> None:
     """The keys: j k x Enter / ?"""
     rows = page.locator("tbody tr")
-    for key in ("j", "j", "k", "x"):
-        await page.keyboard.press(key)
+    await press(page, "j", "j", "k", "x")
     await expect(rows.first).to_have_class(re.compile("current"))
     await expect(rows.first.get_by_role("checkbox")).to_be_checked()
     await page.keyboard.press("/")

@@ -33,9 +33,7 @@ def charging(registry: Registry, server: Server) -> Server:
     @registry.module("charge", policy=policy)
     async def charge(ctx: ModuleContext, given: Charge) -> Charged:
         shop = ctx.http.service("shop")
-        answer = await shop.post(
-            "/charges", operation="charge", json=given.model_dump(), timeout=timedelta(milliseconds=300)
-        )
+        answer = await shop.post("/charges", operation="charge", json=given.model_dump(), timeout=timedelta(seconds=2))
         return Charged(id=str(answer.status))
 
     @registry.module("create", policy=policy)

@@ -119,7 +119,7 @@ async def test_a_request_to_the_console_and_its_run_are_one_trace(scene: Scene) 
     request = next(span for span in spans if span.facts.get("method") == "POST")
     assert (request.name, request.service) == ("console.request", "redrive-console")
     assert (request.trace, request.parent) == named(caller)
-    assert (request.facts["route"], request.facts["http_status"]) == ("/runs", 201)
+    assert (request.facts["route"], request.facts["http_status"]) == ("/api/v1/runs", 201)
     assert only(spans, "run.start").parent == request.id
     assert len([span for span in spans if span.name == "RunActivity:run_step"]) == 2
     assert CARD.encode() not in scene.collector.bytes

@@ -1,7 +1,8 @@
 """The retry scheduler's way out: what is due goes to the queue that it came from, or to manual review.
 
 A batch is one transaction: its rows are locked, sent with one wait for all confirmations, and removed. A process that
-dies before the commit leaves the rows as they were, and they are sent again with the same message id.
+dies before the commit leaves the rows as they were, and they are sent again with the same message id. So does a crash
+of PostgreSQL just after the commit, which does not wait for the disk: what is due then must not wait for it either.
 """
 
 import asyncio
@@ -91,7 +92,7 @@ class RetrySweeper:
                     return 0
                 async with asyncio.timeout(PATIENCE):
                     pool = await self._database.pool()
-                    connection = await undo.enter_async_context(transaction(pool, tenant))
+                    connection = await undo.enter_async_context(transaction(pool, tenant, repeatable=True))
                     due = await take_due(connection, tenant, BATCH)
                 turn.took(len(due))
             if not due:

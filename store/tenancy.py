@@ -15,16 +15,20 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 _EVERY_TENANT: Final = "*"
 _ENTER: Final = "SELECT set_config('redrive.tenant', $1, true)"
+_UNHURRIED: Final = ", set_config('synchronous_commit', 'off', true)"
 _IN_ORDER: Final = "".join(
     f", set_config('enable_{way}', 'off', true)" for way in ("sort", "incremental_sort", "bitmapscan", "seqscan")
 )
 
 
 @contextlib.asynccontextmanager
-async def transaction(pool: Pool, tenant: str, alone_with: str = "") -> AsyncIterator[Connection]:
+async def transaction(
+    pool: Pool, tenant: str, alone_with: str = "", *, repeatable: bool = False
+) -> AsyncIterator[Connection]:
     """Open a transaction in which row level security shows, and lets write, the rows of this tenant only.
 
     `alone_with` names what no other transaction may work on until this one ends, whether it is in a table yet or not.
+    One that is `repeatable` does not wait for the disk: a crash of PostgreSQL may undo it, and it is done again.
     """
     if tenant in {"", _EVERY_TENANT}:
         raise InvalidInput(f"{tenant!r} is not a tenant's name")
@@ -33,7 +37,7 @@ async def transaction(pool: Pool, tenant: str, alone_with: str = "") -> AsyncIte
             # The same lock as in put_dead_letter. What is read after this statement is the latest.
             await connection.execute(_ENTER + ", pg_advisory_xact_lock(hashtextextended($2, 0))", tenant, alone_with)
         else:
-            await connection.execute(_ENTER, tenant)
+            await connection.execute(_ENTER + _UNHURRIED if repeatable else _ENTER, tenant)
         yield connection
 
 

@@ -6,7 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
+from redrive import Registry
 from tests import debian
+from tests.browser.pages import Pages, serving
+from tests.conftest import Running, WorkerFactory
+from tests.integration.dead_letters.lab import register
 
 CHROMIUM = os.environ.get("CHROMIUM", "chromium")
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
@@ -33,3 +37,18 @@ async def browser_page(browser: Browser) -> AsyncIterator[Page]:
     page = await browser.new_page(viewport={"width": 1600, "height": 1200})
     yield page
     await page.close()
+
+
+@pytest.fixture
+async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Running]:
+    """A worker that knows the laboratory's pipelines."""
+    register(registry)
+    async with worker() as running:
+        yield running
+
+
+@pytest.fixture
+async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
+    """A console for that worker's runs."""
+    async with serving(running.settings, browser) as pages:
+        yield pages

@@ -20,6 +20,8 @@ from store.pool import open_pool
 from store.sessions import create_link
 from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
+from tests.conftest import Running
+from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
 
 PATIENCE = 30_000
@@ -88,6 +90,13 @@ async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
         app.state.desk.stopping.set()
         server.should_exit = True
         await running
+
+
+def case_of(running: Running, pages: Pages) -> Case:
+    """Return a run to be, of the test's tenant."""
+    case = Case(running.redrive, running.temporal, pages.database_url, running.settings.task_queue)
+    case.tenant = pages.tenant
+    return case
 
 
 async def press(page: Page, *keys: str) -> None:

@@ -4,11 +4,10 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
 from redrive import Registry, RunStatus
-from tests.browser.pages import PATIENCE, Pages, serious_violations, serving
-from tests.browser.test_console import case_of
+from tests.browser.pages import PATIENCE, Pages, case_of, serious_violations
 from tests.conftest import Running, WorkerFactory
 from tests.integration.dead_letters.lab import Case, register
 
@@ -21,13 +20,6 @@ async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Ru
     register(registry)
     async with worker(approvals=True) as running:
         yield running
-
-
-@pytest.fixture
-async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
-    """A console that does, too."""
-    async with serving(running.settings, browser) as pages:
-        yield pages
 
 
 async def test_two_admins_replay_a_group(running: Running, pages: Pages) -> None:

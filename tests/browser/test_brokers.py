@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
 from redrive import Pipeline, Registry
 from redrive.access import Right, Role
 from store.dead_messages import MessageStatus
-from tests.browser.pages import PATIENCE, Pages, press, serious_violations, serving
+from tests.browser.pages import PATIENCE, Pages, press, serious_violations
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.bridges.conftest import Names, names, rabbitmq, rabbitmq_programs
 from tests.integration.bridges.rabbit import RabbitServer
@@ -38,13 +38,6 @@ async def running(worker: WorkerFactory, registry: Registry, tables: Tables) -> 
     projectors.register(registry, tables)
     async with worker() as running:
         yield running
-
-
-@pytest.fixture
-async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
-    """A console for that worker's runs."""
-    async with serving(running.settings, browser) as pages:
-        yield pages
 
 
 @pytest.fixture

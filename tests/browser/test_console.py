@@ -1,44 +1,22 @@
 """An operator's night, in a real browser on a real stack: groups, a cause, one replay, its outcome without a reload."""
 
 import re
-from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from redrive import Registry, RunStatus
+from redrive import RunStatus
 from redrive.access import Right, Role
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
 from store.dead_letters import record_exhausted
-from tests.browser.pages import PATIENCE, Pages, press, serious_violations, serving
-from tests.conftest import Running, WorkerFactory
-from tests.integration.dead_letters.lab import Case, register
+from tests.browser.pages import PATIENCE, Pages, case_of, press, serious_violations
+from tests.conftest import Running
+from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import exhausted, new_letter
 
 expect.set_options(timeout=PATIENCE)
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> **bold** [here](http://evil.example)"
-
-
-@pytest.fixture
-async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Running]:
-    """A worker that knows the laboratory's pipelines."""
-    register(registry)
-    async with worker() as running:
-        yield running
-
-
-@pytest.fixture
-async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
-    """A console for that worker's runs."""
-    async with serving(running.settings, browser) as pages:
-        yield pages
-
-
-def case_of(running: Running, pages: Pages) -> Case:
-    case = Case(running.redrive, running.temporal, pages.database_url, running.settings.task_queue)
-    case.tenant = pages.tenant
-    return case
 
 
 async def park_three_kinds(running: Running, pages: Pages) -> dict[str, list[Case]]:

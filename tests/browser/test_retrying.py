@@ -1,45 +1,25 @@
 """Retries in flight and the line of time of a run, in a real browser on a real stack."""
 
 import re
-from collections.abc import AsyncIterator
 
-import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from redrive import Registry
-from tests.browser.pages import PATIENCE, Pages, serious_violations, serving
-from tests.conftest import Running, WorkerFactory
-from tests.integration.dead_letters.lab import Case, register
+from tests.browser.pages import PATIENCE, Pages, case_of, serious_violations
+from tests.conftest import Running
+from tests.integration.dead_letters.lab import Case
 
 expect.set_options(timeout=PATIENCE)
 
 
-@pytest.fixture
-async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Running]:
-    """A worker that knows the laboratory's pipelines."""
-    register(registry)
-    async with worker() as running:
-        yield running
-
-
-@pytest.fixture
-async def pages(running: Running, browser: Browser) -> AsyncIterator[Pages]:
-    """A console for that worker's runs."""
-    async with serving(running.settings, browser) as pages:
-        yield pages
-
-
-def case_of(running: Running, pages: Pages) -> Case:
-    """Return a run to be, of the test's tenant."""
-    case = Case(running.redrive, running.temporal, pages.database_url, running.settings.task_queue)
-    case.tenant = pages.tenant
+def _of_the_bank(running: Running, pages: Pages) -> Case:
+    case = case_of(running, pages)
     case.service.error = "the bank does not answer, and has not for a long time"
     return case
 
 
 async def start_waiting(running: Running, pages: Pages) -> Case:
     """Start a run whose step fails, and waits a minute for its next attempt."""
-    case = case_of(running, pages)
+    case = _of_the_bank(running, pages)
     case.service.flaky.add("patient")
     await case.start(pipeline="slow")
     return case
@@ -64,7 +44,7 @@ async def test_operator_follows_a_retry(running: Running, pages: Pages) -> None:
     await page.locator(f'a[href="/runs/{case.run_id}"]').click()
     await expect(page.locator(".steps .status")).to_have_text("retrying")
     await expect(page.get_by_role("img", name=re.compile("failed tries: 1"))).to_be_visible()
-    parked = await case_of(running, pages).park("second")
+    parked = await _of_the_bank(running, pages).park("second")
     await page.set_viewport_size({"width": 360, "height": 780})
     await page.emulate_media(color_scheme="dark")
     for address in (page.url, f"/runs/{parked.run_id}", "/retrying", "/"):

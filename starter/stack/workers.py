@@ -32,9 +32,9 @@ def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: b
     if embedded_temporal:
         environment = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN)}
         environment["TEMPORAL_CONFIG_FILE"] = os.devnull
-        environment["TEMPORAL_ADDRESS"] = info.temporal_address
-        environment["TEMPORAL_NAMESPACE"] = info.namespace
     return environment | {
+        "TEMPORAL_ADDRESS": info.temporal_address,
+        "TEMPORAL_NAMESPACE": info.namespace,
         "DATABASE_URL": info.database_url.get_secret_value(),
         "REDRIVE_MODULES": ",".join(info.modules),
         "REDRIVE_TASK_QUEUE": info.task_queue,

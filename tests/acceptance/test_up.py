@@ -15,6 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
@@ -26,6 +29,7 @@ from starter.stack.ports import LOOPBACK, Ports
 from starter.stack.stack import Stack, wipe
 from starter.stack.state import find_running
 from store.connection import connect
+from tests.conftest import eventually
 
 OWNER = """
 import asyncio, json, pathlib, sys
@@ -128,6 +132,20 @@ async def test_killed_worker_comes_back(stack: Stack, tmp_path: Path) -> None:
         assert after["worker-1"] != before["worker-1"]
         assert after["worker-2"] == before["worker-2"]
         assert set(workers.info.workers) == set(after.values())
+        await eventually(lambda: _take_work(workers))
+
+
+async def _take_work(workers: Stack) -> bool:
+    """Tell whether all workers ask the server that the stack was given, and not the one of another stack."""
+    info = workers.info
+    client = await Client.connect(info.temporal_address, namespace=info.namespace)
+    queue = DescribeTaskQueueRequest(
+        namespace=info.namespace,
+        task_queue=TaskQueue(name=info.task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    pollers = (await client.workflow_service.describe_task_queue(queue)).pollers
+    return set(info.workers) <= {int(poller.identity.partition("@")[0]) for poller in pollers}
 
 
 async def test_worker_that_cannot_start_is_quoted(stack: Stack, tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ def test_worker_is_led_to_the_embedded_servers(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_worker_of_an_outside_server_keeps_its_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """TLS, keys and profiles for a server of the user's own are handed on."""
+    """TLS, keys and profiles for a server of the user's own are handed on, with the address that the stack names."""
     monkeypatch.setenv("TEMPORAL_PROFILE", "cloud")
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
     environment = worker_environment(INFO, state_dir=tmp_path, embedded_temporal=False)
     assert environment["TEMPORAL_PROFILE"] == "cloud"
-    assert "TEMPORAL_ADDRESS" not in environment
+    assert (environment["TEMPORAL_ADDRESS"], environment["TEMPORAL_NAMESPACE"]) == ("127.0.0.1:7300", "default")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from bridges.retry_sweep import HEARTBEAT_INTERVAL, RetrySweeper, SweepActivitie
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT, SweepOrder, Workflow
 from redrive.logs import get_logger
-from redrive.program import on_stop_signals, run_program
+from redrive.program import on_stop_signals, run_program, say_ready
 from redrive.settings import Settings, read_environment
 from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
@@ -159,8 +159,7 @@ async def serve(settings: Settings, retry: RetrySettings, tenant: str) -> None:
 async def _say_ready(bridge: RabbitBridge, settings: Settings) -> None:
     await bridge.health.been_well()
     log.info("bridge.ready")
-    if settings.ready_file:
-        settings.ready_file.touch()
+    say_ready(settings.ready_file)
 
 
 async def _serve_default(settings: Settings) -> None:

@@ -36,7 +36,7 @@ from redrive.loading import load_modules
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
-from redrive.program import run_program, until_signalled
+from redrive.program import run_program, say_ready, until_signalled
 from redrive.redaction import Redactor
 from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings
@@ -238,8 +238,7 @@ async def serve(settings: Settings) -> None:
     async with until_signalled() as stopped, running_worker(settings) as worker:
         await _keep_schedule(worker.client, settings.task_queue)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
-        if settings.ready_file:
-            settings.ready_file.touch()
+        say_ready(settings.ready_file)
         try:
             await asyncio.Event().wait()
         finally:

@@ -1,7 +1,7 @@
 """The retry scheduler's way in: RetryMessages from RabbitMQ into Postgres, acknowledged when they are there.
 
-The broker hands over at most `PREFETCH` messages that are not acknowledged. They are stored in batches of what has come
-in meanwhile, so that a batch grows with the load. A process that dies, at any line, leaves each message stored, with
+The broker hands over at most `PREFETCH` messages that are not acknowledged. They are stored in batches of what came
+in a moment, so that a batch grows with the load. A process that dies, at any line, leaves each message stored, with
 the broker, or both; what is stored twice is one row.
 """
 
@@ -33,6 +33,8 @@ from store.tenancy import transaction
 log = get_logger(__name__)
 
 PREFETCH: Final = 1000
+# How long a batch is gathered. A retry waits far longer, and each batch costs a wait for the disk.
+GATHER: Final = 0.02
 PAUSE: Final = 1.0
 BROKER: Final = "rabbitmq"
 DATABASE: Final = "postgres"
@@ -141,8 +143,9 @@ class RetryIngest:
         await channel.basic_consume(self._settings.retry_queue, receive)
 
     async def _batch(self) -> list[_Read]:
-        """Wait for messages and return all that are there; none when the connection ended or we are to stop."""
+        """Wait for messages and return what came; none when the connection ended or we are to stop."""
         messages = [await self._inbox.get()]
+        await asyncio.sleep(GATHER)
         while not self._inbox.empty():
             messages.append(self._inbox.get_nowait())
         # The end is for the next call: what came before it is good.

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 
 from bridges.event_settings import EventSettings
 from bridges.event_stream import EventStream
@@ -16,7 +17,7 @@ from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_request_id
 from redrive.loading import load_modules
 from redrive.logs import get_logger
-from redrive.program import on_stop_signals, until_signalled
+from redrive.program import on_stop_signals, say_ready, until_signalled
 from redrive.settings import Settings
 from store.database import Database
 
@@ -34,7 +35,7 @@ async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterat
         intake = make_intake(redrive, database, settings, events)
         limits = Limits(events.held, events.claim_idle, settings.shutdown_grace)
         try:
-            yield RedisBridge(stream, intake, database, limits, settings.ready_file)
+            yield RedisBridge(stream, intake, database, limits, partial(say_ready, settings.ready_file))
         finally:
             await stream.close()
 

@@ -10,7 +10,6 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
@@ -50,13 +49,13 @@ class RedisBridge:
     """Consume one stream as one member of its consumer group."""
 
     def __init__(
-        self, stream: EventStream, intake: Intake, database: Database, limits: Limits, ready_file: Path | None = None
+        self, stream: EventStream, intake: Intake, database: Database, limits: Limits, ready: Callable[[], None]
     ) -> None:
         self._stream = stream
         self._intake = intake
         self._database = database
         self._limits = limits
-        self._ready_file = ready_file
+        self._ready = ready
         self._held: dict[str, asyncio.Task[None]] = {}
         self._let_go = asyncio.Event()
         self._stop = asyncio.Event()
@@ -84,8 +83,7 @@ class RedisBridge:
     async def _join(self) -> None:
         if await self._stream.make_group():
             log.info("bridge.group_made", source=self._stream.name)
-        if self._ready_file:
-            self._ready_file.touch()
+        self._ready()
 
     async def _take_some(self) -> None:
         """Take as many entries as there is room for; wait for room when there is none."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from redrive.errors import RedriveError
@@ -36,6 +38,15 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 def prepare(settings: Settings) -> None:
     """Log as the settings say."""
     configure_logging(settings.log_level, settings.log_format, settings.redactor())
+
+
+def say_ready(file: Path | None) -> None:
+    """Take all that is loaded by now for permanent, and touch the file that whoever waits for this process looks at."""
+    # The collector would look through the libraries again and again: 60 ms out of each 1.5 s of a busy bridge.
+    gc.collect()
+    gc.freeze()
+    if file:
+        file.touch()
 
 
 def leave(code: int) -> NoReturn:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import cast
 
 import aiormq
 import asyncpg
@@ -105,7 +106,9 @@ async def send_steadily(url: str, *, rate: int, seconds: float) -> int:
     """Ask for so many retries a second, each due a little later, and return how many."""
     loop = asyncio.get_running_loop()
     sent = 0
-    async with open_channel(url) as channel:
+    async with open_channel(url) as opened:
+        # Its interface does not know `wait`: without it, each message would wait for the socket alone.
+        channel = cast("aiormq.Channel", opened)
         began = loop.time()
         while (elapsed := loop.time() - began) < seconds:
             for _ in range(int(elapsed * rate) - sent):
@@ -115,7 +118,7 @@ async def send_steadily(url: str, *, rate: int, seconds: float) -> int:
     return sent
 
 
-async def _send(channel: AbstractChannel, due: float) -> None:
+async def _send(channel: aiormq.Channel, due: float) -> None:
     message = RetryMessage(
         message_id=str(uuid.uuid4()),
         original_payload=str(due).encode(),
@@ -124,7 +127,7 @@ async def _send(channel: AbstractChannel, due: float) -> None:
         next_retry_at_ms=int(due * 1000),
     )
     properties = commands.Basic.Properties(delivery_mode=PERSISTENT)
-    await channel.basic_publish(message.SerializeToString(), routing_key=RETRY_QUEUE, properties=properties)
+    await channel.basic_publish(message.SerializeToString(), routing_key=RETRY_QUEUE, properties=properties, wait=False)
 
 
 _FILL = """

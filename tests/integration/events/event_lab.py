@@ -75,7 +75,7 @@ class EventLab:
         stream = EventStream.connect(
             self.valkey.url, self.stream, group=self.events.group, consumer=f"consumer-{uuid.uuid4().hex[:8]}"
         )
-        return RedisBridge(stream, self.intake, self.database, limits or self.limits), stream
+        return RedisBridge(stream, self.intake, self.database, limits or self.limits, ready=lambda: None), stream
 
     @contextlib.asynccontextmanager
     async def bridge(self, limits: Limits | None = None) -> AsyncIterator[RedisBridge]:

@@ -20,7 +20,7 @@ class Retries:
     """Keep the list of retries in flight. A step whose first attempt succeeds is never on it."""
 
     def __init__(self, database: Database) -> None:
-        self._patience = Patience(database, LONGEST)
+        self._patience = Patience(database.express, LONGEST)
 
     async def put(self, order: StepOrder, failed: Attempt, delay: timedelta) -> None:
         """Note that an attempt failed and another follows."""
@@ -39,15 +39,15 @@ class Retries:
             failed_at=failed.at,
             next_at=failed.at + delay,
         )
-        await self._patience.ask(lambda pool: put_retrying(pool, step, policy.timeout + LATE), _tell)
+        await self._patience.ask(lambda session: put_retrying(session, step, policy.timeout + LATE), _tell)
 
     async def clear(self, order: StepOrder, attempt: int) -> None:
         """Note that an attempt has ended the step. The first one has nothing to clear."""
         if attempt == 1:
             return
         await self._patience.ask(
-            lambda pool: clear_retrying(
-                pool,
+            lambda session: clear_retrying(
+                session,
                 tenant=order.tenant,
                 run_id=order.run_id,
                 step=order.step.name,

@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 from redrive.claims import Claim, ClaimRequest, Settlement, without_secrets
 from redrive.logs import get_logger
 from redrive.redaction import Redactor
-from store.database import Database
+from store.express import Express
 from store.keys import claim_key, release_key, settle_key
 from store.patience import Patience
-from store.tenancy import Pool
+from store.tenancy import Session
 
 T = TypeVar("T")
 
@@ -25,29 +25,29 @@ class PostgresClaims:
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
-        self._database = Database(database_url, max_size=max_size, tidy=False)
+        self._database = Express(database_url, max_size)
         self._patience = Patience(self._database, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
         """Take the key, or say what is there; None when the database did not answer in time."""
-        return await self._asked(request, lambda pool: claim_key(pool, request, free_failed=self._free_failed))
+        return await self._asked(request, lambda session: claim_key(session, request, free_failed=self._free_failed))
 
     async def release(self, request: ClaimRequest) -> None:
         """Give back a key that was claimed for a start that was refused."""
-        await self._asked(request, lambda pool: release_key(pool, request))
+        await self._asked(request, lambda session: release_key(session, request))
 
     async def settle(self, request: ClaimRequest, settlement: Settlement) -> None:
         """Write how the run of the key ended, where the worker's own word about it was lost."""
         stored = without_secrets(settlement, self._redactor)
-        await self._asked(request, lambda pool: settle_key(pool, request, stored))
+        await self._asked(request, lambda session: settle_key(session, request, stored))
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._database.close()
+        self._database.close()
 
-    async def _asked(self, request: ClaimRequest, question: Callable[[Pool], Awaitable[T]]) -> T | None:
+    async def _asked(self, request: ClaimRequest, question: Callable[[Session], Awaitable[T]]) -> T | None:
         def tell(error: Exception) -> None:
             log.warning(
                 "key.store_away",

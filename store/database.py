@@ -6,6 +6,7 @@ from typing import Final
 import asyncpg
 
 from redrive.errors import Unavailable
+from store.express import Express
 from store.pool import open_pool
 from store.tenancy import Pool
 
@@ -21,12 +22,12 @@ DATABASE_ERRORS: Final = (
 
 
 class Database:
-    """Open the pool on first use; when that fails, the next use tries again."""
+    """Open the pool on first use; when that fails, the next use tries again. `express` is for those who cannot wait."""
 
-    def __init__(self, url: str, *, max_size: int = 10, tidy: bool = True) -> None:
+    def __init__(self, url: str, *, max_size: int = 10) -> None:
         self._url = url
-        self._tidy = tidy
         self._max_size = max_size
+        self.express = Express(url, max_size)
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
 
@@ -35,11 +36,12 @@ class Database:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    self._pool = await open_pool(self._url, max_size=self._max_size, tidy=self._tidy)
+                    self._pool = await open_pool(self._url, max_size=self._max_size)
         return self._pool
 
     async def close(self) -> None:
         """Close all connections, cutting off those that are still busy after a while."""
+        self.express.close()
         # Behind a pool that is being opened: it would stay open.
         async with self._opening:
             pool, self._pool = self._pool, None

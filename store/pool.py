@@ -1,5 +1,7 @@
 """The pool of connections that the application works through, as a role that owns nothing."""
 
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -7,34 +9,41 @@ import asyncpg
 
 from redrive.errors import Unavailable
 from store.connection import CONNECT_ERRORS, CONNECT_TIMEOUT, unavailable
+from store.tenancy import Pool, Session
 
 APP_ROLE: Final = "redrive_app"
 SCHEMA: Final = "redrive"
 COMMAND_TIMEOUT: Final = timedelta(seconds=30)
 
 
-async def _leave(_: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """Leave a session as it is; the driver itself has rolled back a transaction that was left open."""
+# As connection settings, not as statements: a pool resets a connection to these when it comes back, and RESET ROLE
+# leads here and not to the owner.
+_SETTINGS: Final = {"role": APP_ROLE, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"}
 
 
-async def open_pool(database_url: str, *, max_size: int = 10, tidy: bool = True) -> "asyncpg.Pool[asyncpg.Record]":
-    """Open a pool whose connections act as `redrive_app` in the schema `redrive`, or raise `Unavailable`.
-
-    A `tidy` pool resets a session before the next one gets it: a round trip that users who leave nothing behind in a
-    session (no settings, locks or cursors beyond their transaction) can save.
-    """
-    try:
+async def open_pool(database_url: str, *, max_size: int = 10) -> Pool:
+    """Open a pool whose connections act as `redrive_app` in the schema `redrive`, or raise `Unavailable`."""
+    with _refusals(database_url):
         return await asyncpg.create_pool(
             database_url,
             min_size=1,
             max_size=max_size,
             timeout=CONNECT_TIMEOUT.total_seconds(),
             command_timeout=COMMAND_TIMEOUT.total_seconds(),
-            reset=None if tidy else _leave,
-            # As connection settings, not as statements: the pool resets a connection to these when it comes back,
-            # and RESET ROLE leads here and not to the owner.
-            server_settings={"role": APP_ROLE, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"},
+            server_settings=_SETTINGS,
         )
+
+
+async def open_session(database_url: str) -> Session:
+    """Open one connection like those of a pool, or raise `Unavailable`."""
+    with _refusals(database_url):
+        return await asyncpg.connect(database_url, timeout=CONNECT_TIMEOUT.total_seconds(), server_settings=_SETTINGS)
+
+
+@contextlib.contextmanager
+def _refusals(database_url: str) -> Iterator[None]:
+    try:
+        yield
     except asyncpg.InvalidParameterValueError as error:
         raise Unavailable(f"the database has no Redrive schema yet, apply the migrations first: {error}") from None
     except CONNECT_ERRORS as error:

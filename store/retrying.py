@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redrive.errors import Category
 from store.paging import COUNTED, Page, Place, Query, Total, check_limit, read_cursor, write_cursor
 from store.records import Record
-from store.tenancy import Pool, reading, transaction
+from store.tenancy import Executor, Pool, reading, transaction
 from store.text import clean, json_text
 
 _COLUMNS: Final = """
@@ -44,16 +44,16 @@ class RetryingFilter(BaseModel):
     tenant: str | None = None
 
 
-async def put_retrying(pool: Pool, step: RetryingStep, kept: timedelta) -> None:
+async def put_retrying(database: Executor, step: RetryingStep, kept: timedelta) -> None:
     """Write that an attempt failed and another follows. It is shown until so long after that one is due."""
     given = step.model_dump() | {"expires_at": step.next_at + kept}
-    await pool.execute("SELECT put_retrying($1)", json_text(given))
+    await database.execute("SELECT put_retrying($1)", json_text(given))
 
 
-async def clear_retrying(pool: Pool, *, tenant: str, run_id: str, step: str, cycle: int, attempt: int) -> None:
+async def clear_retrying(database: Executor, *, tenant: str, run_id: str, step: str, cycle: int, attempt: int) -> None:
     """Write that this attempt has ended the step."""
     given = {"tenant": tenant, "run_id": run_id, "step": step, "cycle": cycle, "attempt": attempt}
-    await pool.execute("SELECT clear_retrying($1)", json_text(given))
+    await database.execute("SELECT clear_retrying($1)", json_text(given))
 
 
 async def list_retrying(

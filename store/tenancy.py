@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 # Quoted: asyncpg's classes take parameters for the type checker only.
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+# A connection outside a pool.
+Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+# Whatever one statement can be sent to.
+Executor: TypeAlias = "asyncpg.Pool[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
 _EVERY_TENANT: Final = "*"
 _ENTER: Final = "SELECT set_config('redrive.tenant', $1, true)"
 _UNHURRIED: Final = ", set_config('synchronous_commit', 'off', true)"
@@ -39,6 +43,14 @@ async def transaction(
         else:
             await connection.execute(_ENTER + _UNHURRIED if repeatable else _ENTER, tenant)
         yield connection
+
+
+@contextlib.asynccontextmanager
+async def scoped(session: Session, tenant: str) -> AsyncIterator[None]:
+    """Open a transaction like `transaction`, on a connection outside a pool."""
+    async with session.transaction():
+        await session.execute(_ENTER, tenant)
+        yield
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The pool of connections that the application works through, as a role that owns nothing."""
+"""Connections that the application works through, as a role that owns nothing: in a pool, or one alone."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from store.tenancy import Pool, Session
 APP_ROLE: Final = "redrive_app"
 SCHEMA: Final = "redrive"
 COMMAND_TIMEOUT: Final = timedelta(seconds=30)
-
-
+# On a connection outside the pool: a statement whose asker has gone ends by itself.
+STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 # As connection settings, not as statements: a pool resets a connection to these when it comes back, and RESET ROLE
 # leads here and not to the owner.
 _SETTINGS: Final = {"role": APP_ROLE, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"}
@@ -35,9 +35,12 @@ async def open_pool(database_url: str, *, max_size: int = 10) -> Pool:
 
 
 async def open_session(database_url: str) -> Session:
-    """Open one connection like those of a pool, or raise `Unavailable`."""
+    """Open one connection like those of a pool, for short statements, or raise `Unavailable`."""
+    limit = {"statement_timeout": f"{STATEMENT_TIMEOUT.total_seconds():g}s"}
     with _refusals(database_url):
-        return await asyncpg.connect(database_url, timeout=CONNECT_TIMEOUT.total_seconds(), server_settings=_SETTINGS)
+        return await asyncpg.connect(
+            database_url, timeout=CONNECT_TIMEOUT.total_seconds(), server_settings=_SETTINGS | limit
+        )
 
 
 @contextlib.contextmanager

@@ -99,9 +99,9 @@ def event_id_for(tenant: str, dedupe_key: str) -> str:
     return "event-" + _digest(tenant, dedupe_key)
 
 
-def dead_event_id_for(stream: str, message_id: str, body: bytes) -> str:
-    """Return the one id of a message that could not become a run."""
-    return "dead-event-" + _digest(stream, message_id, hashlib.sha256(body).hexdigest())
+def dead_event_id_for(tenant: str, stream: str, message_id: str, body: bytes) -> str:
+    """Return the one id of a message that could not become a tenant's run."""
+    return "dead-event-" + _digest(tenant, stream, message_id, hashlib.sha256(body).hexdigest())
 
 
 def pipeline_for(event_type: str, pipelines: Mapping[str, str]) -> str:

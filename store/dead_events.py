@@ -73,9 +73,9 @@ class DeadEvent(NewDeadEvent, Record):
 
 async def put_dead_event(pool: Pool, dead: NewDeadEvent, body: bytes) -> str:
     """Record a message, once however often it is told, and return the record's id."""
-    given = dead.model_dump() | {"id": dead_event_id_for(dead.source_stream, dead.source_message_id, body)}
-    await pool.execute("SELECT put_dead_event($1, $2)", json_text(given), body)
-    return str(given["id"])
+    dead_id = dead_event_id_for(dead.tenant, dead.source_stream, dead.source_message_id, body)
+    await pool.execute("SELECT put_dead_event($1, $2)", json_text(dead.model_dump() | {"id": dead_id}), body)
+    return dead_id
 
 
 async def get_dead_event(pool: Pool, tenant: str | None, dead_id: str) -> DeadEvent | None:

@@ -19,6 +19,7 @@ from redrive.connection import connect_temporal
 from redrive.errors import StackError
 from redrive.logs import configure_logging
 from redrive.settings import Settings
+from starter.stack.child import ChildState
 from starter.stack.stack import Stack
 from starter.stack.workers import worker_environment
 from tests.bench.contenders import with_bytecode
@@ -56,12 +57,13 @@ async def _hurt_temporal(stack: Stack, _: RabbitServer, __: Bridges) -> None:
 
 
 async def _hurt_child(stack: Stack, name: str) -> None:
-    """Let a server answer nobody for a while, then kill it; the stack starts it again."""
-    if pid := stack.info.children.get(name):
-        with stopped(pid):
-            await asyncio.sleep(STOP_TIME)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """Let a server that is up answer nobody for a while, then kill it; the stack starts it again."""
+    while (child := stack.children[name]).state is not ChildState.READY or child.pid is None:
+        await stack.wait_changed()
+    with stopped(child.pid):
+        await asyncio.sleep(STOP_TIME)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGKILL)
 
 
 TROUBLES: dict[str, Hurt] = {

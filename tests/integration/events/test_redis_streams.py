@@ -12,11 +12,13 @@ from bridges.intake import Accepted, Message
 from bridges.redis_streams import Limits
 from redrive import Event, ModuleContext, Pipeline, Registry, RunStatus
 from redrive.settings import Settings
+from store.dead_events import get_dead_event, put_dead_event
 from store.runs import put_finished
 from store.tenancy import transaction
 from tests.conftest import eventually
 from tests.integration.events.event_lab import QUICK, EventLab
 from tests.integration.events.valkey import Valkey
+from tests.integration.store.event_rows import dead_message
 
 IMPATIENT = Limits(held=20, claim_idle=timedelta(milliseconds=300), policy=QUICK)
 PATIENT = Limits(held=20, claim_idle=timedelta(seconds=4), policy=QUICK)
@@ -192,6 +194,16 @@ async def test_another_message_with_the_same_id_is_recorded_too(lab: EventLab) -
     intake = lab.intake
     ids = {await intake.bury(Message(lab.stream, "1-1", body), ValueError("no"), 1) for body in (b"{", b"[", b"{")}
     assert len(ids) == len(await lab.dead()) == 2
+
+
+async def test_each_tenant_that_reads_a_stream_has_its_record(lab: EventLab) -> None:
+    """Two tenants that cannot take the same message both hear of it."""
+    pool = await lab.database.pool()
+    tenants = [lab.tenant, f"{lab.tenant}-too"]
+    message = dead_message(lab.tenant)
+    for tenant in tenants:
+        dead_id = await put_dead_event(pool, message.model_copy(update={"tenant": tenant}), b"{")
+        assert await get_dead_event(pool, tenant, dead_id)
 
 
 async def test_event_is_not_run_again_when_temporal_has_forgotten_its_run(

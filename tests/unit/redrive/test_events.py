@@ -125,4 +125,4 @@ def test_ids_of_different_events_differ(one: tuple[str, str], other: tuple[str, 
 def test_ids_never_change() -> None:
     """Ids are stored: another way to compute them would store everything twice."""
     assert event_id_for("acme", "event:ada:1") == "event-vtccj42fzqoxtk6njbkvzoakmyuvok3a"
-    assert dead_event_id_for("s", "1-1", b"{") == "dead-event-qitr42szawry7tggqjrwcg7ensu7m5jv"
+    assert dead_event_id_for("acme", "s", "1-1", b"{") == "dead-event-4onexairgmnlydn6ea2t4ghclkdwxe5g"

@@ -7,21 +7,25 @@ given up. Here a connection is put back at once, and one whose statement failed 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from store.pool import open_session
 from store.tenancy import Session
 
 T = TypeVar("T")
 
+# After a rush, all connections but one are closed when this has passed.
+SURPLUS_LIFETIME: Final = timedelta(minutes=5)
+
 
 class Express:
-    """Up to so many connections, opened when they are needed and kept."""
+    """Up to so many connections, opened when they are needed and kept for the next one who asks."""
 
     def __init__(self, url: str, max_size: int) -> None:
         self._url = url
         self._room = asyncio.Semaphore(max_size)
         self._idle: list[Session] = []
+        self._shrinking: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def ask(self, question: Callable[[Session], Awaitable[T]], longest: timedelta) -> T:
@@ -39,10 +43,7 @@ class Express:
         except BaseException:
             session.terminate()
             raise
-        if self._closed:
-            session.terminate()
-        else:
-            self._idle.append(session)
+        self._put(session)
         return answer
 
     async def _take(self) -> Session:
@@ -53,8 +54,24 @@ class Express:
                 return session
         return await open_session(self._url)
 
+    def _put(self, session: Session) -> None:
+        if self._closed:
+            session.terminate()
+            return
+        self._idle.append(session)
+        if len(self._idle) > 1 and self._shrinking is None:
+            loop = asyncio.get_running_loop()
+            self._shrinking = loop.call_later(SURPLUS_LIFETIME.total_seconds(), self._shrink)
+
+    def _shrink(self) -> None:
+        self._shrinking = None
+        while len(self._idle) > 1:
+            self._idle.pop(0).terminate()
+
     def close(self) -> None:
         """Close all connections; one that is being used is closed when its answer is there."""
         self._closed = True
+        if self._shrinking:
+            self._shrinking.cancel()
         while self._idle:
             self._idle.pop().terminate()

@@ -42,6 +42,11 @@ async def _pid(session: Session) -> int:
     return pid
 
 
+async def _pid_slowly(session: Session) -> int:
+    await session.execute("SELECT pg_sleep(0.1)")
+    return await _pid(session)
+
+
 async def _is_gone(owner: Session, pid: int) -> bool:
     return not await owner.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid)
 
@@ -56,13 +61,22 @@ async def test_a_connection_is_used_again_as_the_application(express: Express) -
 
 async def test_no_more_connections_than_allowed(express: Express) -> None:
     """Of three questions at once one waits for a connection."""
-
-    async def slow(session: Session) -> int:
-        await session.execute("SELECT pg_sleep(0.1)")
-        return await _pid(session)
-
-    pids = await asyncio.gather(*(express.ask(slow, LONG) for _ in range(3)))
+    pids = await asyncio.gather(*(express.ask(_pid_slowly, LONG) for _ in range(3)))
     assert len(set(pids)) == 2
+
+
+async def test_after_a_rush_one_connection_is_kept(
+    express: Express, owner: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are closed when nobody has needed them for a while."""
+    monkeypatch.setattr("store.express.SURPLUS_LIFETIME", timedelta(milliseconds=50))
+    pids = await asyncio.gather(*(express.ask(_pid_slowly, LONG) for _ in range(2)))
+
+    async def left() -> bool:
+        return [await _is_gone(owner, pid) for pid in pids].count(False) == 1
+
+    await eventually(left)
+    assert await express.ask(_pid, LONG) in pids
 
 
 async def test_a_connection_that_the_server_closed_is_replaced(express: Express, owner: Session) -> None:

@@ -81,12 +81,6 @@ class Activity(StrEnum):
     LIST_BULK_ITEMS = "list_bulk_items"
 
 
-class Memo(StrEnum):
-    """Names in the memo of a run."""
-
-    REQUEST_HASH = "request_hash"
-
-
 class Query(StrEnum):
     """Names of queries."""
 

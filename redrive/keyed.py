@@ -17,7 +17,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from redrive.claims import Claim, ClaimRequest, Claims, Settlement, Verdict
 from redrive.contracts import (
     KeyStatus,
-    Memo,
     RunInput,
     RunResult,
     RunStatus,
@@ -127,6 +126,7 @@ class KeyedStarts:
         description = await self._describe(run_id)
         if description is None:
             raise OutcomeUnknown(f"the run of key {order.key!r} was there and is gone: try the same key again")
+        _refuse_another(order, await self._known_hash(run_id))
         return await self._existing(order, description)
 
     async def _describe(self, run_id: str) -> WorkflowExecutionDescription | None:
@@ -137,9 +137,20 @@ class KeyedStarts:
                 return None
             raise _unknown(run_id, error) from error
 
+    async def _known_hash(self, run_id: str) -> str:
+        """Return the fingerprint of the request that a run was started with, from the run itself: no store can tell."""
+        history = self.client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
+        try:
+            begin = await anext(history)
+        except RPCError as error:
+            raise _unknown(run_id, error) from error
+        payloads = begin.workflow_execution_started_event_attributes.input.payloads
+        (given,) = await self.client.data_converter.decode(payloads[:1]) or [None]
+        # A run that was started by hand may have any input.
+        return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
+
     async def _existing(self, order: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
         """Answer with the run that Temporal has, and mend the row of its key if it does not know the end."""
-        _refuse_another(order, await description.memo_value(Memo.REQUEST_HASH.value, ""))
         status = execution_status(description)
         if not status.closed:
             return StartedRun(run_id=description.id, is_cached=True, status=status)

@@ -1,7 +1,6 @@
 """Start the workflow of a run: the one place where its id, search attributes and summary are put together."""
 
 from datetime import timedelta
-from typing import Any
 
 from temporalio.client import Client
 from temporalio.common import (
@@ -13,7 +12,7 @@ from temporalio.common import (
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from redrive.contracts import Memo, RunInput, RunStatus, SearchAttribute, Workflow
+from redrive.contracts import RunInput, RunStatus, SearchAttribute, Workflow
 
 # A server that is there but silent would hold a caller for ever.
 START_TIMEOUT = timedelta(seconds=10)
@@ -35,17 +34,11 @@ async def start_run(client: Client, task_queue: str, run_id: str, order: RunInpu
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             search_attributes=_search_attributes(order),
             static_summary=f"{order.pipeline} of tenant {order.tenant}",
-            memo=_memo(order),
             rpc_timeout=START_TIMEOUT,
         )
     except WorkflowAlreadyStartedError:
         return False
     return True
-
-
-def _memo(order: RunInput) -> dict[str, Any] | None:
-    """Return what a second start with the key compares itself with, where no store can tell."""
-    return {Memo.REQUEST_HASH.value: order.request_hash} if order.request_hash else None
 
 
 def _search_attributes(order: RunInput) -> TypedSearchAttributes:

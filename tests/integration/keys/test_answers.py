@@ -149,7 +149,7 @@ async def test_an_output_with_secrets_stays_in_the_run(
 async def test_another_request_with_the_key_is_refused(
     worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, tenant: str
 ) -> None:
-    """Another payload or pipeline is a mismatch, by the row and, without a database, by Temporal's memo."""
+    """Another payload or pipeline is a mismatch, by the row and, without a database, by the run's own input."""
     add_good_pipeline(registry)
     Pipeline("other", registry.modules["good"], registry=registry)
     unstored = Redrive(caller._client, task_queue=settings.task_queue, registry=registry)
@@ -177,6 +177,18 @@ async def test_a_refused_request_leaves_no_fingerprint_behind(
         await caller.start("good", {"n": 2}, tenant=tenant, key="k")
     answer = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
     assert (answer.run_id, answer.is_cached) == (first.run_id, True)
+
+
+@pytest.mark.parametrize("given", [[], ["a text"], [{"n": 1}]])
+async def test_a_run_that_was_started_by_hand_answers_its_key(
+    registry: Registry, caller: Redrive, settings: Settings, tenant: str, given: list[object]
+) -> None:
+    """Its input says nothing of a request, so it is taken for the one of whoever asks."""
+    add_good_pipeline(registry)
+    run_id = run_id_for_key(tenant, "k")
+    await caller._client.start_workflow("Anything", args=given, id=run_id, task_queue="nobody")
+    answer = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+    assert (answer.run_id, answer.is_cached) == (run_id, True)
 
 
 async def test_an_expired_key_starts_the_next_generation(

@@ -36,12 +36,13 @@ lock: setup ## Bring the two requirement files in line with pyproject.toml
 	$(COMPILE) --group build -o requirements.txt --quiet
 	$(COMPILE) --group build --group dev -o requirements-dev.txt --quiet
 
-bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal workflows
+bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal workflows, and the retry scheduler with Celery
 	$(BIN)/python -m tests.bench.runs
 	$(BIN)/python -m tests.bench.dead_letters
 	$(BIN)/python -m tests.bench.keys
+	$(MAKE) bench-bridges
 
-bench-bridges: setup ## Measure the retry scheduler beside Celery on the same RabbitMQ (about 5 minutes)
+bench-bridges: setup ## Measure the retry scheduler beside Celery on the same RabbitMQ (about 2 minutes)
 	$(BIN)/python -m tests.bench.rabbitmq
 
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)

@@ -25,8 +25,8 @@ class PostgresClaims:
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
-        self._database = Express(database_url, max_size)
-        self._patience = Patience(self._database, LONGEST)
+        self._express = Express(database_url, max_size)
+        self._patience = Patience(self._express, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
 
@@ -45,7 +45,7 @@ class PostgresClaims:
 
     async def close(self) -> None:
         """Close the connections."""
-        self._database.close()
+        self._express.close()
 
     async def _asked(self, request: ClaimRequest, question: Callable[[Session], Awaitable[T]]) -> T | None:
         def tell(error: Exception) -> None:

@@ -18,8 +18,8 @@ PAUSE: Final = timedelta(seconds=5)
 class Patience:
     """Ask a database for so long at the most, and after a failure not at all for a while."""
 
-    def __init__(self, database: Express, longest: timedelta) -> None:
-        self._database = database
+    def __init__(self, express: Express, longest: timedelta) -> None:
+        self._express = express
         self._longest = longest
         self._asked_again_at = 0.0
 
@@ -32,7 +32,7 @@ class Patience:
             # This one tries; the others do not wait with it.
             self._asked_again_at = now + PAUSE.total_seconds()
         try:
-            answer = await self._database.ask(question, self._longest)
+            answer = await self._express.ask(question, self._longest)
         except DATABASE_ERRORS as error:
             self._asked_again_at = time.monotonic() + PAUSE.total_seconds()
             tell(error)

@@ -34,8 +34,7 @@ async def transaction(
     `alone_with` names what no other transaction may work on until this one ends, whether it is in a table yet or not.
     One that is `repeatable` does not wait for the disk: a crash of PostgreSQL may undo it, and it is done again.
     """
-    if tenant in {"", _EVERY_TENANT}:
-        raise InvalidInput(f"{tenant!r} is not a tenant's name")
+    _check_is_one(tenant)
     async with pool.acquire() as connection, connection.transaction():
         if alone_with:
             # The same lock as in put_dead_letter. What is read after this statement is the latest.
@@ -48,6 +47,7 @@ async def transaction(
 @contextlib.asynccontextmanager
 async def scoped(session: Session, tenant: str) -> AsyncIterator[None]:
     """Open a transaction like `transaction`, on a connection outside a pool."""
+    _check_is_one(tenant)
     async with session.transaction():
         await session.execute(_ENTER, tenant)
         yield
@@ -60,8 +60,13 @@ async def reading(pool: Pool, tenant: str | None, *, in_order: bool = False) -> 
     `in_order` is for the first rows of a long list: they are to come from an index that has the list's order. The
     planner takes filters for independent of each other, expects few rows, and would rather read and sort them all.
     """
-    if tenant is not None and tenant in {"", _EVERY_TENANT}:
-        raise InvalidInput(f"{tenant!r} is not a tenant's name")
+    if tenant is not None:
+        _check_is_one(tenant)
     async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         await connection.execute(_ENTER + _IN_ORDER if in_order else _ENTER, tenant or _EVERY_TENANT)
         yield connection
+
+
+def _check_is_one(tenant: str) -> None:
+    if tenant in {"", _EVERY_TENANT}:
+        raise InvalidInput(f"{tenant!r} is not a tenant's name")

@@ -18,13 +18,15 @@ from redrive.keys import run_id_for_key
 from redrive.redaction import Redactor
 from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings
+from store import keys
 from store.audit_lists import list_audit
+from store.claims import PostgresClaims
 from store.connection import connect
 from store.database import Database
 from store.key_generations import reset_key
 from store.keys import KeyFilter, KeyRecord, claim_key, delete_expired, get_key, list_keys, settle_key
 from store.step_results import Execution, begin
-from store.tenancy import Pool
+from store.tenancy import Executor, Pool
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 from tests.integration.store.letters import new_tenant
@@ -127,6 +129,26 @@ async def test_one_of_many_claims_wins(pool: Pool, tenant: str) -> None:
     wish = request(tenant, "k")
     verdicts = [(await claim_key(pool, wish, free_failed=False)).verdict for _ in range(3)]
     assert verdicts == [Verdict.CLAIMED, Verdict.KNOWN, Verdict.KNOWN]
+
+
+async def test_a_key_that_is_given_back_between_two_looks_is_claimed(
+    settings: Settings, pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first statement finds another caller's row, the second one finds none: it takes the key."""
+    wish, claims = request(tenant, "k"), PostgresClaims(database_url(settings))
+    await claims.claim(wish)
+    look = keys._take_new
+
+    async def look_and_lose_it(database: Executor, asked: ClaimRequest) -> bool:
+        taken = await look(database, asked)
+        await claims.release(wish)
+        return taken
+
+    monkeypatch.setattr(keys, "_take_new", look_and_lose_it)
+    claim = await claim_key(pool, wish, free_failed=False)
+    await claims.close()
+    assert claim.verdict is Verdict.CLAIMED
+    assert (await found(pool, tenant, "k")).run_id == wish.run_id
 
 
 async def test_keys_are_listed_by_tenant_page_by_page(pool: Pool, tenant: str) -> None:

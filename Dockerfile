@@ -1,5 +1,5 @@
 # One image for every process of ours: `redrive worker`, `redrive migrate`, and whatever else the command offers.
-FROM python:3.11.15-slim-bookworm
+FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3
 
 ENV PYTHONUNBUFFERED=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -8,9 +8,10 @@ ENV PYTHONUNBUFFERED=1 \
 
 WORKDIR /app
 
-# The dependencies first: they change less often than the code, so this layer is kept.
-COPY requirements.txt ./
-RUN pip install --require-hashes -r requirements.txt
+# The dependencies first: they change less often than the code, so this layer is kept. The embedded servers are not
+# among them.
+COPY requirements-image.txt ./
+RUN pip install --require-hashes -r requirements-image.txt
 
 COPY pyproject.toml README.md LICENSE worker.py bridge.py ./
 COPY redrive redrive

@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV := .tools/uv/bin/uv
-COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra otel pyproject.toml
+COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet
+EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk clean setup
@@ -32,9 +33,11 @@ fmt: setup ## Format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: setup ## Bring the two requirement files in line with pyproject.toml
-	$(COMPILE) --group build -o requirements.txt --quiet
-	$(COMPILE) --group build --group dev -o requirements-dev.txt --quiet
+lock: setup ## Bring the requirement files in line with pyproject.toml
+	$(COMPILE) --group setup -o requirements-setup.txt
+	$(COMPILE) $(EVERYTHING) --group build -o requirements.txt
+	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
+	$(COMPILE) --extra server --extra otel --extra sentry pyproject.toml --group build -o requirements-image.txt
 
 bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal workflows, and the retry scheduler with Celery
 	$(BIN)/python -m tests.bench.runs

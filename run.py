@@ -23,7 +23,7 @@ VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed"
-RUNTIME, DEVELOPMENT = "requirements.txt", "requirements-dev.txt"
+RUNTIME, DEVELOPMENT, SETUP = "requirements.txt", "requirements-dev.txt", "requirements-setup.txt"
 # All tests wait more than they compute: three files at a time, each process with a stack of its own.
 SIDE_BY_SIDE = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 CHECKS = (
@@ -101,14 +101,21 @@ def _fingerprint(requirements: str) -> str:
 
 
 def _uv() -> str | None:
-    """Find uv, or fetch it: it installs in seconds what takes pip minutes. None when it cannot be had."""
-    own = TOOLS / "uv" / "bin" / "uv"
-    if not own.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(TOOLS / "uv"), "uv"]
+    """Return uv as pinned by its hash, fetched if need be: it installs in seconds what takes pip minutes.
+
+    None when it cannot be had.
+    """
+    place = TOOLS / "uv"
+    stamp = place / "pinned"
+    pinned = (ROOT / SETUP).read_text()
+    if not stamp.exists() or stamp.read_text() != pinned:
+        shutil.rmtree(place, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--target", str(place)]
         # A uv of the machine's own may be too old to know the options used here: prefer ours.
-        if subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) != 0:
+        if subprocess.call([*command, "-r", SETUP], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             return shutil.which("uv")
-    return str(own)
+        stamp.write_text(pinned)
+    return str(place / "bin" / "uv")
 
 
 def _install_with_uv(uv: str, requirements: str) -> None:

@@ -115,8 +115,9 @@ def test_a_broker_and_its_bridge_come_with_a_profile_of_their_name(name: str) ->
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_images_are_pinned_to_a_full_version(name: str) -> None:
-    """An image has a tag of three numbers, or two where the project itself counts in two (PostgreSQL)."""
-    assert re.fullmatch(r"((temporalio|valkey)/)?[a-z-]+:\d+\.\d+(\.\d+)?", SERVICES[name]["image"])
+    """An image has a tag of three numbers, or two where the project itself counts in two (PostgreSQL), and a digest."""
+    pinned = r"((temporalio|valkey)/)?[a-z-]+:\d+\.\d+(\.\d+)?@sha256:[0-9a-f]{64}"
+    assert re.fullmatch(pinned, SERVICES[name]["image"])
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -201,7 +202,7 @@ def test_dynamic_config_serves_short_delays() -> None:
 
 def test_image_has_a_python_that_the_project_supports() -> None:
     """The base image's Python is pinned and not older than the project asks for."""
-    found = re.search(r"^FROM python:(\d+)\.(\d+)\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE)
+    found = re.search(r"^FROM python:(\d+)\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
     assert found
     wanted = PROJECT["requires-python"].removeprefix(">=").split(".")
     assert [int(part) for part in found.groups()] >= [int(part) for part in wanted]
@@ -221,6 +222,15 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
     assert all((ROOT / source).exists() for source in copied)
     shown = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(copied) == shown
+
+
+def test_image_holds_no_embedded_servers() -> None:
+    """What only `redrive up` and the demo need is an extra that the image is made without."""
+    pinned = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements-image.txt").read_text(), re.MULTILINE)
+    embedded = {re.split("[>;=]", each)[0] for each in PROJECT["optional-dependencies"]["embedded"]}
+    assert embedded
+    assert not embedded & set(pinned)
+    assert "-r requirements-image.txt" in DOCKERFILE
 
 
 @pytest.mark.parametrize("name", [".env.example", "docs/operations.md"])

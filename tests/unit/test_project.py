@@ -12,7 +12,7 @@ from redrive.tracing import FACTS
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "console", "starter"]
-REQUIREMENTS = ["requirements.txt", "requirements-dev.txt"]
+REQUIREMENTS = [f"requirements{kind}.txt" for kind in ("", "-dev", "-image", "-setup")]
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
 
@@ -41,6 +41,12 @@ def test_requirement_files_name_no_registry(name: str) -> None:
     assert "://" not in text
     assert "index-url" not in text.replace("--no-emit-index-url", "")
     assert "find-links" not in text
+
+
+def test_the_installer_is_pinned_like_everything_else() -> None:
+    """Set-up fetches uv by its hash, before anything else is installed."""
+    assert re.search(r"^uv==\S+", (ROOT / "requirements-setup.txt").read_text(), re.MULTILINE)
+    assert "--require-hashes" in (ROOT / "run.py").read_text().split("def _uv()")[1].split("def ")[0]
 
 
 def test_ci_runs_the_tests_last() -> None:

@@ -15,13 +15,16 @@ from console.metrics import RequestMetrics
 from console.oidc import Provider
 from console.rates import RateLimiter
 from redrive import Redrive
-from redrive.connection import connect_temporal, database_url
+from redrive.connection import access_database_url, connect_temporal, database_url
 from redrive.contracts import Catalog
 from redrive.settings import Settings
 from store.database import Database
+from store.pool import ACCESS_ROLE
 from store.tenancy import Pool
 
 CATALOG_LASTS: Final = 10.0
+# Each request asks once who it is from.
+_ACCESS_SIZE: Final = 5
 
 
 class Desk:
@@ -37,6 +40,7 @@ class Desk:
         self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None
         self._database = Database(database_url(settings))
+        self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -50,6 +54,10 @@ class Desk:
     async def pool(self) -> Pool:
         """Return the connections to the database, or raise `Unavailable`."""
         return await self._database.pool()
+
+    async def access(self) -> Pool:
+        """Return the connections for sessions, tokens and members, which no other query may use."""
+        return await self._access.pool()
 
     async def temporal(self) -> Client:
         """Return the connection to Temporal, or raise `Unavailable`."""
@@ -94,6 +102,7 @@ class Desk:
             await self.provider.close()
         if self._redrive:
             await self._redrive.close()
+        await self._access.close()
         await self._database.close()
 
 

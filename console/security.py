@@ -49,14 +49,14 @@ async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
         raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
     if desk.provider and not secret.startswith(PREFIX):
         return await _member(desk, await desk.provider.subject(secret))
-    found = await token_principal(await desk.pool(), secret)
+    found = await token_principal(await desk.access(), secret)
     if found is None:
         raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
     return found
 
 
 async def _member(desk: Desk, subject: str) -> Principal:
-    found = await member_principal(await desk.pool(), subject)
+    found = await member_principal(await desk.access(), subject)
     if found is None:
         raise no_membership(subject)
     return found
@@ -76,7 +76,7 @@ async def _session(desk: Desk, request: Request) -> Principal:
     secret = request.cookies.get(COOKIE)
     if not secret:
         raise unauthorized("nobody is signed in")
-    found = await session_principal(await desk.pool(), secret)
+    found = await session_principal(await desk.access(), secret)
     if found is None:
         raise unauthorized("the session is over")
     return found

@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     temporal_namespace: str | None = Field(default=None, validation_alias="TEMPORAL_NAMESPACE")
     temporal_profile: str | None = Field(default=None, validation_alias="TEMPORAL_PROFILE")
     database_url: SecretStr | None = Field(default=None, validation_alias="DATABASE_URL")
+    access_database_url: SecretStr | None = Field(default=None, description="the login that lets people in")
+    owner_database_url: SecretStr | None = Field(default=None, description="the login that owns the tables")
     state_dir: Path = Path(".redrive")
     task_queue: str = TASK_QUEUE
     modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)

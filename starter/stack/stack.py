@@ -30,7 +30,7 @@ from starter.stack.child import ChildStatus, Program
 from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
 from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
 from starter.stack.ports import Ports, reserve
-from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
+from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
 from starter.stack.postgres_data import end_leftover
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
@@ -139,7 +139,7 @@ class Stack:
         await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
-        await migrate(self._info.database_url.get_secret_value())
+        await migrate(_secret(self._info.owner_url))
         await self._supervisor.start(*self._own_programs(worker, embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
@@ -172,7 +172,7 @@ class Stack:
         return Postgres(
             placement=placement,
             port=self._port("PostgreSQL", self._ports.postgres, POSTGRES_PORT),
-            password=keep_password(self._state, placement.data),
+            passwords=keep_passwords(self._state, placement.data),
         )
 
     def _hold_shelter(self, placement: Placement) -> None:
@@ -188,9 +188,7 @@ class Stack:
     def _describe(
         self, temporal: TemporalServer | None, postgres: Postgres | None, brokers: Mapping[Broker, BrokerServer]
     ) -> StackInfo:
-        database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
-        if database_url is None:
-            raise StackError("there is no database: set DATABASE_URL")
+        app, access, owner = self._logins(postgres)
         address, namespace = (temporal.address, temporal.namespace) if temporal else self._outside_temporal()
         return StackInfo(
             pid=os.getpid(),
@@ -198,7 +196,9 @@ class Stack:
             namespace=namespace,
             web_ui=temporal.web_ui if temporal else self._settings.web_ui,
             console=console_address(self._console_port) if self._console_port else None,
-            database_url=database_url,
+            database_url=app,
+            access_url=access,
+            owner_url=owner,
             brokers={broker: url for broker, url in self._brokers.items() if url}
             | {broker: SecretStr(server.url) for broker, server in brokers.items()},
             task_queue=self._settings.task_queue,
@@ -206,6 +206,16 @@ class Stack:
             workers=(),
             children={},
         )
+
+    def _logins(self, postgres: Postgres | None) -> tuple[SecretStr, SecretStr, SecretStr]:
+        """Return the database's address by the application's login, by the one that lets people in, by the owner's."""
+        if postgres:
+            return SecretStr(postgres.url), SecretStr(postgres.access_url), SecretStr(postgres.owner_url)
+        settings = self._settings
+        if settings.database_url is None:
+            raise StackError("there is no database: set DATABASE_URL")
+        access, owner = settings.access_database_url, settings.owner_database_url
+        return settings.database_url, access or settings.database_url, owner or settings.database_url
 
     def _outside_temporal(self) -> tuple[str, str]:
         settings = self._settings
@@ -226,7 +236,8 @@ class Stack:
             if worker
         ]
         if self._console_port:
-            programs.append(console_program(environment, self._console_port, self.info.web_ui))
+            access = {"REDRIVE_ACCESS_DATABASE_URL": _secret(self.info.access_url)}
+            programs.append(console_program({**environment, **access}, self._console_port, self.info.web_ui))
         programs += [
             bridge_program(broker, bridge_environment(broker, url, environment, self._port), state.ready)
             for broker, url in self.info.brokers.items()
@@ -238,7 +249,7 @@ class Stack:
         self._announced = False
         # A disk that cannot be written any more must not keep the children from being stopped; the lock tells, too.
         with contextlib.suppress(OSError):
-            self._state.info.unlink(missing_ok=True)
+            self._state.withdraw()
 
     def _rewrite_info(self) -> None:
         if self._announced:
@@ -246,6 +257,12 @@ class Stack:
                 self._state.write_info(self.info)
             except StackError as error:
                 _log.warning("stack.info_not_written", error=str(error))
+
+
+def _secret(url: SecretStr | None) -> str:
+    if url is None:
+        raise StackError("the stack does not know this login of its database")
+    return url.get_secret_value()
 
 
 async def wipe(state_dir: Path) -> None:

@@ -28,7 +28,7 @@ from starter.stack.account import server_account
 from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
 from starter.stack.child import ChildStatus, Program
 from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
-from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
+from starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
 from starter.stack.ports import Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
 from starter.stack.postgres_data import end_leftover
@@ -36,6 +36,7 @@ from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
+    TEMPORAL_ACCOUNTS,
     TEMPORAL_PORT,
     WEB_UI_PORT,
     TemporalServer,
@@ -52,7 +53,7 @@ class Stack:
 
     A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
     everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
-    `shelter` say where programs are and where PostgreSQL may put what its account cannot reach elsewhere.
+    `shelter` say where programs are and where servers may put what their accounts cannot reach elsewhere.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Stack:
         self._info: StackInfo | None = None
         self._console_port: int | None = None
         self._announced = False
+        self._holds_shelter = False
 
     @property
     def info(self) -> StackInfo:
@@ -124,13 +126,19 @@ class Stack:
     async def _start(self) -> None:
         worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
-        place_brokers = await find_servers(self._brokers)
+        found_brokers = await find_servers(self._brokers)
         self._undo.enter_context(self._state)
+        # Before anything is decided: a state directory that was copied by hand names the shelter of the original.
+        self._hold_shelter()
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         postgres = self._postgres(postgres_home) if postgres_home else None
         brokers = {
-            broker: place(self._state.broker(broker), self._ports.brokers.get(broker), self._port)
-            for broker, place in place_brokers.items()
+            broker: found.make(
+                self._server_place(self._state.broker(broker), found.program, *found.accounts),
+                self._ports.brokers.get(broker),
+                self._port,
+            )
+            for broker, found in found_brokers.items()
         }
         if self._console:
             self._console_port = self._port("the console", self._ports.console, CONSOLE_PORT)
@@ -158,9 +166,11 @@ class Stack:
         return temporal, postgres
 
     def _temporal(self, binary: Path) -> TemporalServer:
+        place = self._server_place(self._state.temporal, binary, *TEMPORAL_ACCOUNTS)
         return TemporalServer(
-            binary=binary,
-            database=self._state.temporal / "temporal.db",
+            binary=place.program,
+            database=place.data / "temporal.db",
+            account=place.account,
             port=self._port("the Temporal server", self._ports.temporal, TEMPORAL_PORT),
             web_ui_port=self._port("the Temporal Web UI", self._ports.web_ui, WEB_UI_PORT),
             namespace=self._settings.temporal_namespace or DEFAULT_NAMESPACE,
@@ -168,17 +178,23 @@ class Stack:
 
     def _postgres(self, home: Path) -> Postgres:
         placement = place(self._state, home, server_account(), self._shelter)
-        self._hold_shelter(placement)
+        self._hold_shelter()
         return Postgres(
             placement=placement,
             port=self._port("PostgreSQL", self._ports.postgres, POSTGRES_PORT),
             passwords=keep_passwords(self._state, placement.data),
         )
 
-    def _hold_shelter(self, placement: Placement) -> None:
-        # A state directory that was copied by hand names the same shelter as the one that it was copied from.
-        if placement.data.parent != self._state.path:
-            self._undo.enter_context(holding(placement.data.parent / "lock"))
+    def _server_place(self, home: Path, program: Path, *accounts: str) -> ServerPlace:
+        found = place_server(self._state, home, program, server_account(*accounts), self._shelter)
+        self._hold_shelter()
+        return found
+
+    def _hold_shelter(self) -> None:
+        shelter = sheltered(self._state)
+        if shelter and not self._holds_shelter and shelter.exists():
+            self._undo.enter_context(holding(shelter / "lock"))
+            self._holds_shelter = True
 
     def _port(self, what: str, asked: int | None, preferred: int) -> int:
         reservation = reserve(what, asked=asked, preferred=preferred)

@@ -197,13 +197,17 @@ def find_running(state_dir: Path) -> StackInfo | None:
         os.close(descriptor)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
+def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
+    """Write a file that only its owner, an account or else we, can read, completely or not at all."""
     with writing(path):
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        draft.unlink(missing_ok=True)
+        # Only as a new file: in a directory of another account the name may be a link to somewhere else.
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                if owner:
+                    os.fchown(file.fileno(), *owner)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

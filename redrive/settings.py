@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     console_address: str = Field(default="127.0.0.1:8300", description="where the console listens")
     console_url: str | None = Field(default=None, description="the console's address as browsers see it")
     web_ui: str | None = Field(default=None, description="the Temporal Web UI's address, for links into it")
+    web_ui_proxy: str | None = Field(default=None, description="the Web UI, to be shown behind the console's sign-in")
     oidc: OidcSettings | None = None
     session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
     rate_limit: str = Field(default="1200/minute", description="requests of one principal")

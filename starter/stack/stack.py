@@ -29,7 +29,7 @@ from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bri
 from starter.stack.child import ChildStatus, Program
 from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
 from starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
-from starter.stack.ports import Ports, reserve
+from starter.stack.ports import LOOPBACK, Ports, reserve
 from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
 from starter.stack.postgres_data import end_leftover
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
@@ -38,6 +38,7 @@ from starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
     TEMPORAL_ACCOUNTS,
     TEMPORAL_PORT,
+    WEB_UI_PATH,
     WEB_UI_PORT,
     TemporalServer,
     find_temporal,
@@ -84,6 +85,7 @@ class Stack:
         self._undo = contextlib.AsyncExitStack()
         self._info: StackInfo | None = None
         self._console_port: int | None = None
+        self._web_ui_proxy = self._settings.web_ui_proxy
         self._announced = False
         self._holds_shelter = False
 
@@ -131,6 +133,8 @@ class Stack:
         # Before anything is decided: a state directory that was copied by hand names the shelter of the original.
         self._hold_shelter()
         temporal = self._temporal(temporal_binary) if temporal_binary else None
+        if temporal:
+            self._web_ui_proxy = f"http://{LOOPBACK}:{temporal.web_ui_port}"
         postgres = self._postgres(postgres_home) if postgres_home else None
         brokers = {
             broker: found.make(
@@ -171,6 +175,8 @@ class Stack:
             binary=place.program,
             database=place.data / "temporal.db",
             account=place.account,
+            # With a console it is shown there, behind the sign-in.
+            web_ui_path=WEB_UI_PATH if self._console else "",
             port=self._port("the Temporal server", self._ports.temporal, TEMPORAL_PORT),
             web_ui_port=self._port("the Temporal Web UI", self._ports.web_ui, WEB_UI_PORT),
             namespace=self._settings.temporal_namespace or DEFAULT_NAMESPACE,
@@ -252,8 +258,15 @@ class Stack:
             if worker
         ]
         if self._console_port:
-            access = {"REDRIVE_ACCESS_DATABASE_URL": _secret(self.info.access_url)}
-            programs.append(console_program({**environment, **access}, self._console_port, self.info.web_ui))
+            programs.append(
+                console_program(
+                    environment,
+                    self._console_port,
+                    access_database_url=_secret(self.info.access_url),
+                    web_ui=self.info.web_ui,
+                    web_ui_proxy=self._web_ui_proxy,
+                )
+            )
         programs += [
             bridge_program(broker, bridge_environment(broker, url, environment, self._port), state.ready)
             for broker, url in self.info.brokers.items()

@@ -21,6 +21,8 @@ from starter.stack.ports import LOOPBACK, listens
 
 TEMPORAL_PORT: Final = 7233
 WEB_UI_PORT: Final = 8233
+# Where the console shows it: console/headers.py.
+WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
 TEMPORAL_ACCOUNTS: Final = ("temporal",)
 

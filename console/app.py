@@ -33,6 +33,7 @@ from console.metrics import Counting
 from console.problems import handle_errors
 from console.schema import describe
 from console.tracing import Tracing
+from console.web import temporal
 from redrive.settings import Settings
 from redrive.tracing import is_on
 
@@ -71,6 +72,8 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
     for part in (health, metrics, signing_in):
         app.include_router(part.router, include_in_schema=False)
     web.mount(app)
+    if desk.web_ui:
+        app.include_router(temporal.router)
     app.add_middleware(BodyGuard)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics, api=PREFIX)

@@ -11,17 +11,22 @@ from temporalio.client import Client
 from bridges.event_settings import EventSettings
 from bridges.replays import EventReplays, make_replays
 from console.changes import Feed
+from console.headers import WEB_UI_PATH
 from console.metrics import RequestMetrics
 from console.oidc import Provider
 from console.rates import RateLimiter
+from console.web_ui import WebUi
 from redrive import Redrive
-from redrive.connection import connect_temporal, database_url
+from redrive.connection import access_database_url, connect_temporal, database_url
 from redrive.contracts import Catalog
 from redrive.settings import Settings
 from store.database import Database
+from store.pool import ACCESS_ROLE
 from store.tenancy import Pool
 
 CATALOG_LASTS: Final = 10.0
+# Each request asks once who it is from.
+_ACCESS_SIZE: Final = 5
 
 
 class Desk:
@@ -36,7 +41,9 @@ class Desk:
         self.feed = Feed(self.pool)
         self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None
+        self.web_ui = WebUi(settings.web_ui_proxy) if settings.web_ui_proxy else None
         self._database = Database(database_url(settings))
+        self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -50,6 +57,10 @@ class Desk:
     async def pool(self) -> Pool:
         """Return the connections to the database, or raise `Unavailable`."""
         return await self._database.pool()
+
+    async def access(self) -> Pool:
+        """Return the connections for sessions, tokens and members, which no other query may use."""
+        return await self._access.pool()
 
     async def temporal(self) -> Client:
         """Return the connection to Temporal, or raise `Unavailable`."""
@@ -80,10 +91,12 @@ class Desk:
 
     def links(self, **workflows: str) -> dict[str, str]:
         """Return where the Temporal Web UI shows these workflows, if it is known where that is."""
-        if self.settings.web_ui is None:
+        settings = self.settings
+        # Behind our sign-in, where it is.
+        address = f"{(settings.console_url or '').rstrip('/')}{WEB_UI_PATH}" if self.web_ui else settings.web_ui
+        if address is None:
             return {}
-        namespace = self.settings.temporal_namespace or "default"
-        place = f"{self.settings.web_ui.rstrip('/')}/namespaces/{namespace}/workflows"
+        place = f"{address.rstrip('/')}/namespaces/{settings.temporal_namespace or 'default'}/workflows"
         return {name: f"{place}/{workflow}" for name, workflow in workflows.items()}
 
     async def close(self) -> None:
@@ -92,8 +105,11 @@ class Desk:
         await self.feed.close()
         if self.provider:
             await self.provider.close()
+        if self.web_ui:
+            await self.web_ui.close()
         if self._redrive:
             await self._redrive.close()
+        await self._access.close()
         await self._database.close()
 
 

@@ -19,6 +19,9 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+# Temporal's Web UI, whose pages have a policy of their own: see console/web_ui.py.
+WEB_UI_PATH: Final = "/temporal"
+_POLICY: Final = "content-security-policy"
 ALWAYS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -45,8 +48,11 @@ class SecurityHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                own = scope["path"].startswith(WEB_UI_PATH) and headers.get(_POLICY)
                 for name, value in self._headers.items():
                     headers[name] = value
+                if own:
+                    headers[_POLICY] = own
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 

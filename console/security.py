@@ -15,7 +15,7 @@ from fastapi import Depends, Query, Request
 
 from console.desk import Desk, desk_of
 from console.problems import Place, Refusal
-from redrive.access import Principal, Right
+from redrive.access import Principal, Right, Role
 from redrive.contracts import NAME_PATTERN
 from store.members import member_principal
 from store.sessions import session_principal
@@ -24,6 +24,7 @@ from store.tokens import PREFIX, token_principal
 COOKIE: Final = "redrive_session"
 CSRF_HEADER: Final = "X-CSRF-Token"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _BEARER: Final = {"WWW-Authenticate": "Bearer"}
 _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens create`, or sign in at /sign-in"
 
@@ -49,14 +50,14 @@ async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
         raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
     if desk.provider and not secret.startswith(PREFIX):
         return await _member(desk, await desk.provider.subject(secret))
-    found = await token_principal(await desk.pool(), secret)
+    found = await token_principal(await desk.access(), secret)
     if found is None:
         raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
     return found
 
 
 async def _member(desk: Desk, subject: str) -> Principal:
-    found = await member_principal(await desk.pool(), subject)
+    found = await member_principal(await desk.access(), subject)
     if found is None:
         raise no_membership(subject)
     return found
@@ -76,7 +77,7 @@ async def _session(desk: Desk, request: Request) -> Principal:
     secret = request.cookies.get(COOKIE)
     if not secret:
         raise unauthorized("nobody is signed in")
-    found = await session_principal(await desk.pool(), secret)
+    found = await session_principal(await desk.access(), secret)
     if found is None:
         raise unauthorized("the session is over")
     return found
@@ -115,6 +116,36 @@ def check_origin(desk: Desk, request: Request) -> None:
     foreign = origin is not None and origin != f"{own.scheme}://{own.netloc}"
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         raise Refusal(403, "foreign_origin", "the request comes from a page of another site", "use the console's pages")
+
+
+def check_host(desk: Desk, request: Request) -> None:
+    """Refuse a request that came by a name which is not the console's: any page can lead a name of its own here."""
+    given = request.headers.get("host", "")
+    public = urlsplit(desk.settings.console_url or "").netloc
+    own = {*_LOOPBACK, desk.settings.console_address.rpartition(":")[0]}
+    if given != public if public else given.rpartition(":")[0] not in own:
+        raise Refusal(
+            421, "foreign_host", f"header.Host: {given[:80]!r} is not this console", "set REDRIVE_CONSOLE_URL to it"
+        )
+
+
+async def signed_in_owner(request: Request) -> Principal:
+    """Return the owner whose browser asks. Its page knows no word of ours: a change has to state our origin instead."""
+    desk = desk_of(request)
+    check_host(desk, request)
+    try:
+        found = await _session(desk, request)
+    except Refusal:
+        await count_stranger(desk, request)
+        raise
+    await desk.limiter.check(found.id)
+    if found.role is not Role.OWNER:
+        raise Refusal(403, "forbidden", f"{found.name} is {found.role.value}: this shows all tenants", "ask an owner")
+    if request.method not in _SAFE:
+        if "origin" not in request.headers:
+            raise Refusal(403, "foreign_origin", "header.Origin: a change must say where it is from", "use a browser")
+        check_origin(desk, request)
+    return found
 
 
 def needs(right: Right) -> Callable[..., Awaitable[Principal]]:

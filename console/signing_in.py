@@ -38,7 +38,7 @@ async def with_token(request: Request, desk: TheDesk) -> Response:
     check_origin(desk, request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
-    session = await open_token_session(await desk.pool(), token, desk.settings.session_lifetime)
+    session = await open_token_session(await desk.access(), token, desk.settings.session_lifetime)
     if session is None:
         await count_stranger(desk, request)
         raise unauthorized("no such token, or it expired or was revoked")
@@ -48,7 +48,7 @@ async def with_token(request: Request, desk: TheDesk) -> Response:
 @router.get(SIGN_IN + "/link/{secret}")
 async def with_link(desk: TheDesk, secret: str) -> Response:
     """Sign in with a one-time link."""
-    session = await open_link_session(await desk.pool(), secret, desk.settings.session_lifetime)
+    session = await open_link_session(await desk.access(), secret, desk.settings.session_lifetime)
     if session is None:
         raise unauthorized("the link was used already, or is too old; `redrive tokens link` makes another")
     return _signed_in(desk, session, HOME)
@@ -75,7 +75,7 @@ async def from_provider(request: Request, desk: TheDesk, code: str = "", state: 
     if not code:
         raise unauthorized("the identity provider did not let you in")
     subject = await _provider(desk).exchange(code, flow, _callback(desk, request))
-    session = await open_member_session(await desk.pool(), subject, desk.settings.session_lifetime)
+    session = await open_member_session(await desk.access(), subject, desk.settings.session_lifetime)
     if session is None:
         raise no_membership(subject)
     answer = _signed_in(desk, session, following)
@@ -91,7 +91,7 @@ async def sign_out(request: Request, desk: TheDesk) -> Response:
         check_origin(desk, request)
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
-        await close_session(await desk.pool(), session)
+        await close_session(await desk.access(), session)
     answer = RedirectResponse(SIGN_IN, status_code=303)
     answer.delete_cookie(COOKIE)
     return answer

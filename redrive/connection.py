@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+from pydantic import SecretStr
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
@@ -18,6 +19,8 @@ from redrive.settings import Settings
 from redrive.tracing import interceptors
 
 STACK_FILE = "stack.json"
+# Beside it: the logins that clients have no need of.
+LOGINS_FILE = "logins.json"
 DEFAULT_ADDRESS = "localhost:7233"
 CONNECT_TIMEOUT = 10.0
 SETTLE_TIME = 0.1
@@ -70,25 +73,42 @@ def database_url(settings: Settings) -> str:
     """Return the address of the database, or say that there is none."""
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
-    embedded = _embedded(settings.state_dir, "database_url")
+    embedded = _embedded(settings.state_dir / STACK_FILE, "database_url")
     if embedded is None:
         raise Unavailable("there is no database: start one with `redrive up`, or set DATABASE_URL")
     return embedded
 
 
+def access_database_url(settings: Settings) -> str:
+    """Return the address of the database with the login that opens sessions and makes tokens, or the only one set."""
+    return _with_login(settings, settings.access_database_url, "access_url")
+
+
+def owner_database_url(settings: Settings) -> str:
+    """Return the address of the database with the login that owns the tables, or the only one set."""
+    return _with_login(settings, settings.owner_database_url, "owner_url")
+
+
+def _with_login(settings: Settings, chosen: SecretStr | None, name: str) -> str:
+    if chosen is not None:
+        return chosen.get_secret_value()
+    embedded = None if settings.database_url else _embedded(settings.state_dir / LOGINS_FILE, name)
+    return embedded or database_url(settings)
+
+
 def embedded_address(state_dir: Path) -> str | None:
     """Return the address of the embedded Temporal server that was started from this directory, if one was."""
-    return _embedded(state_dir, "temporal_address")
+    return _embedded(state_dir / STACK_FILE, "temporal_address")
 
 
 def embedded_broker(state_dir: Path, broker: Broker) -> str | None:
     """Return the address of a broker of the stack that was started from this directory, if it has one."""
-    return _embedded(state_dir, "brokers", broker)
+    return _embedded(state_dir / STACK_FILE, "brokers", broker)
 
 
-def _embedded(state_dir: Path, *names: str) -> str | None:
+def _embedded(file: Path, *names: str) -> str | None:
     try:
-        value = json.loads((state_dir / STACK_FILE).read_text())
+        value = json.loads(file.read_text())
         for name in names:
             value = value[name]
     except (OSError, ValueError, KeyError, TypeError):

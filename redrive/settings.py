@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     temporal_namespace: str | None = Field(default=None, validation_alias="TEMPORAL_NAMESPACE")
     temporal_profile: str | None = Field(default=None, validation_alias="TEMPORAL_PROFILE")
     database_url: SecretStr | None = Field(default=None, validation_alias="DATABASE_URL")
+    access_database_url: SecretStr | None = Field(default=None, description="the login that lets people in")
+    owner_database_url: SecretStr | None = Field(default=None, description="the login that owns the tables")
     state_dir: Path = Path(".redrive")
     task_queue: str = TASK_QUEUE
     modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
@@ -71,6 +73,7 @@ class Settings(BaseSettings):
     console_address: str = Field(default="127.0.0.1:8300", description="where the console listens")
     console_url: str | None = Field(default=None, description="the console's address as browsers see it")
     web_ui: str | None = Field(default=None, description="the Temporal Web UI's address, for links into it")
+    web_ui_proxy: str | None = Field(default=None, description="the Web UI, to be shown behind the console's sign-in")
     oidc: OidcSettings | None = None
     session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
     rate_limit: str = Field(default="1200/minute", description="requests of one principal")

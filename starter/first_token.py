@@ -2,25 +2,30 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
-
-from pydantic import SecretStr
+from typing import Final, NamedTuple
 
 from redrive.access import Role
 from redrive.errors import InvalidInput
 from starter.orders import own_person
 from starter.stack.state import write_private
 from store.database import Database
+from store.pool import ACCESS_ROLE
 from store.sessions import create_link
 from store.tokens import TokenWish, create_owner_token, token_principal
 
 _LASTS: Final = timedelta(days=365)
 
 
-async def sign_in_link(console: str, database_url: SecretStr, token_file: Path) -> str:
+class Logins(NamedTuple):
+    """The database by the login that lets people in, and by the one that owns the tables."""
+
+    access_url: str
+    owner_url: str
+
+
+async def sign_in_link(console: str, logins: Logins, token_file: Path) -> str:
     """Return a link that signs a browser in once, as the holder of the token in this file, which is made if need be."""
-    url = database_url.get_secret_value()
-    async with Database(url, max_size=1) as database:
+    async with Database(logins.access_url, max_size=1, role=ACCESS_ROLE) as database:
         pool = await database.pool()
         secret = _read(token_file)
         if secret is None or await token_principal(pool, secret) is None:
@@ -32,7 +37,7 @@ async def sign_in_link(console: str, database_url: SecretStr, token_file: Path) 
                 person=own_person(),
                 lasts=_LASTS,
             )
-            secret = (await create_owner_token(url, wish)).secret
+            secret = (await create_owner_token(logins.owner_url, wish)).secret
             write_private(token_file, secret + "\n")
         return link_address(console, await create_link(pool, secret))
 

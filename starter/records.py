@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import asyncpg
 
-from redrive.connection import database_url
+from redrive.connection import access_database_url, database_url
 from redrive.dead_letters import LetterId
 from redrive.errors import LetterNotFound, Unavailable
 from redrive.settings import Settings
 from store.connection import database_problem
 from store.database import Database
 from store.dead_letter_lists import audit_trail, get_letter
+from store.pool import ACCESS_ROLE
 from store.records import AuditEntry, LetterRecord
 from store.tenancy import Pool
 
@@ -23,6 +24,14 @@ _RUN_AND_STEP = re.compile(r"(run-[^/]+)/([^/]+)")
 async def open_records(settings: Settings) -> AsyncIterator[Pool]:
     """Connect to the database for the length of a command."""
     async with Database(database_url(settings), max_size=4) as database:
+        with database_errors():
+            yield await database.pool()
+
+
+@contextlib.asynccontextmanager
+async def open_access(settings: Settings) -> AsyncIterator[Pool]:
+    """Connect to the database for a command about tokens, sessions and members."""
+    async with Database(access_database_url(settings), max_size=1, role=ACCESS_ROLE) as database:
         with database_errors():
             yield await database.pool()
 

@@ -7,7 +7,7 @@ import asyncpg
 
 from redrive.errors import Unavailable
 from store.express import Express
-from store.pool import open_pool
+from store.pool import APP_ROLE, open_pool
 from store.tenancy import Pool
 
 _CLOSE_TIMEOUT = 5.0
@@ -26,8 +26,9 @@ DATABASE_ERRORS: Final = (
 class Database:
     """Open the pool on first use; when that fails, the next use tries again. `express` is for those who cannot wait."""
 
-    def __init__(self, url: str, *, max_size: int = 10) -> None:
+    def __init__(self, url: str, *, max_size: int = 10, role: str = APP_ROLE) -> None:
         self._url = url
+        self._role = role
         self._max_size = max_size
         self.express = Express(url, _EXPRESS_SIZE)
         self._pool: Pool | None = None
@@ -38,7 +39,7 @@ class Database:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
-                    self._pool = await open_pool(self._url, max_size=self._max_size)
+                    self._pool = await open_pool(self._url, max_size=self._max_size, role=self._role)
         return self._pool
 
     async def close(self) -> None:

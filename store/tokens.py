@@ -99,7 +99,7 @@ async def as_owner(database_url: str) -> AsyncIterator["asyncpg.Connection[async
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise Unavailable(
-            f"the user in DATABASE_URL may not do this, take the one that ran the migrations: {error}"
+            f"set REDRIVE_OWNER_DATABASE_URL to the login that ran the migrations, this one may not do it: {error}"
         ) from None
     finally:
         await connection.close()

@@ -36,12 +36,26 @@ async def stack() -> AsyncIterator[StackInfo]:
             yield running.info
 
 
+def owner_url(stack: StackInfo) -> str:
+    """Return the database's address by the login that owns the tables, for tests that look into them."""
+    assert stack.owner_url
+    return stack.owner_url.get_secret_value()
+
+
+def access_url(stack: StackInfo) -> str:
+    """Return the database's address by the login that lets people in."""
+    assert stack.access_url
+    return stack.access_url.get_secret_value()
+
+
 @pytest.fixture
 def settings(stack: StackInfo, tmp_path: Path) -> Settings:
     """Settings for the session's servers, with a task queue of the test's own."""
     return Settings(
         temporal_address=stack.temporal_address,
         database_url=stack.database_url,
+        access_database_url=stack.access_url,
+        owner_database_url=stack.owner_url,
         state_dir=tmp_path,
         task_queue=f"queue-{uuid.uuid4().hex[:12]}",
     )

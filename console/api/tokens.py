@@ -35,7 +35,7 @@ class Tokens(Message):
 @router.get("", responses=refusals())
 async def tokens(desk: TheDesk, _caller: Keeper, tenant: Scope) -> Tokens:
     """List tokens, the newest first: expired and revoked ones, too."""
-    return Tokens(tokens=await list_tokens(await desk.pool(), tenant))
+    return Tokens(tokens=await list_tokens(await desk.access(), tenant))
 
 
 @router.post("", status_code=201, responses=refusals(400, 413, 415))
@@ -56,13 +56,13 @@ async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -
         rights=rights,
         person=caller.person,
     )
-    return await create_token(await desk.pool(), wish)
+    return await create_token(await desk.access(), wish)
 
 
 @router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
 async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> TokenRow:
     """Revoke a token: its next request is refused, and its sessions end."""
-    pool = await desk.pool()
+    pool = await desk.access()
     token = await get_token(pool, tenant, token_id)
     if token is not None and token.role is Role.OWNER:
         raise Refusal(403, "owner_token", f"token {token.id} is an owner's", "revoke it with `redrive tokens revoke`")

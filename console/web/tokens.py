@@ -15,6 +15,6 @@ router = page_router()
 @router.get("/tokens")
 async def tokens(request: Request, desk: TheDesk, caller: Keeper, tenant: Scope) -> Response:
     """Show tokens, the newest first."""
-    rows = await list_tokens(await desk.pool(), tenant)
+    rows = await list_tokens(await desk.access(), tenant)
     roles = [role for role in Role if role is not Role.OWNER]
     return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant)

@@ -1,5 +1,6 @@
 """`redrive migrate`: bring the database's schema up to date."""
 
+from redrive.connection import owner_database_url
 from redrive.errors import InvalidInput
 from redrive.settings import Settings, read_settings
 from starter.stack.state import find_running
@@ -11,12 +12,12 @@ from store.migrate import migrate as apply_migrations
 async def migrate(*, json: Json = False) -> None:
     """Bring the database's schema up to date. Safe to call at any time, from several places at once.
 
-    The database is that of DATABASE_URL; without it, that of the stack that `redrive up` runs in this directory (which
-    does this itself at its start).
+    The database is that of REDRIVE_OWNER_DATABASE_URL, whose login owns the tables; without it, that of DATABASE_URL,
+    or of the stack that `redrive up` runs in this directory (which does this itself at its start).
 
     **Example**
 
-    `DATABASE_URL=postgresql://redrive@db.internal/redrive redrive migrate`
+    `REDRIVE_OWNER_DATABASE_URL=postgresql://redrive@db.internal/redrive redrive migrate`
     """
     applied = await apply_migrations(_database_url(read_settings()))
     if json:
@@ -26,9 +27,9 @@ async def migrate(*, json: Json = False) -> None:
 
 
 def _database_url(settings: Settings) -> str:
-    if settings.database_url:
-        return settings.database_url.get_secret_value()
-    running = find_running(settings.state_dir)
-    if running is None:
-        raise InvalidInput("DATABASE_URL: not set, and no stack runs in this directory; say which database it is")
-    return running.database_url.get_secret_value()
+    if not (settings.owner_database_url or settings.database_url or find_running(settings.state_dir)):
+        raise InvalidInput(
+            "REDRIVE_OWNER_DATABASE_URL, DATABASE_URL: not set, and no stack runs in this directory; "
+            "say which database it is"
+        )
+    return owner_database_url(settings)

@@ -6,11 +6,11 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from redrive.access import Right, Role, parse_role
-from redrive.connection import database_url
+from redrive.connection import owner_database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
 from starter.orders import By, asked_by
-from starter.records import open_records
+from starter.records import open_access
 from starter.terminal import Json, console, errors, plain
 from starter.views import print_json
 from store.members import MemberRow, list_members, put_member
@@ -53,7 +53,7 @@ async def put(
     """
     chosen = parse_role(role)
     row = await put_member(
-        database_url(read_settings()),
+        owner_database_url(read_settings()),
         subject,
         tenant=tenant or (None if chosen is Role.OWNER else DEFAULT_TENANT),
         role=chosen,
@@ -81,7 +81,7 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     tenant
         Only those of this tenant.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_access(read_settings()) as pool:
         rows = await list_members(pool, tenant)
     if json:
         print_json(rows)

@@ -5,18 +5,17 @@ from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from pydantic import SecretStr
 from rich.table import Table
 
 from redrive.access import Right, Role, member, parse_role
-from redrive.connection import database_url
+from redrive.connection import access_database_url, owner_database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
 from starter.errors import WrongUsage
-from starter.first_token import link_address, sign_in_link
+from starter.first_token import Logins, link_address, sign_in_link
 from starter.orders import By, asked_by, own_person
-from starter.records import open_records
+from starter.records import open_access
 from starter.stack.state import StateDirectory, find_running
 from starter.terminal import Json, console, errors, plain
 from starter.times import parse_duration
@@ -95,8 +94,8 @@ async def _create(wish: TokenWish) -> NewToken:
     if wish.role is Role.OWNER:
         if wish.tenant or wish.rights:
             raise WrongUsage("--role owner: has all tenants and all rights; leave --tenant and --right out")
-        return await create_owner_token(database_url(settings), wish)
-    async with open_records(settings) as pool:
+        return await create_owner_token(owner_database_url(settings), wish)
+    async with open_access(settings) as pool:
         return await create_token(pool, replace(wish, tenant=wish.tenant or DEFAULT_TENANT))
 
 
@@ -113,7 +112,7 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     tenant
         Only those of this tenant.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_access(read_settings()) as pool:
         rows = await list_tokens(pool, tenant)
     if json:
         print_json(rows)
@@ -146,7 +145,7 @@ async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
     token
         The token's id, as `redrive tokens list` prints it.
     """
-    row = await revoke_owner_token(database_url(read_settings()), token, asked_by(by))
+    row = await revoke_owner_token(owner_database_url(read_settings()), token, asked_by(by))
     if row is None:
         raise InvalidInput(f"token {token[:60]!r}: there is none that is not revoked; `redrive tokens list` shows them")
     if json:
@@ -180,7 +179,8 @@ async def link(*, token: str | None = None, console_url: str | None = None) -> N
     secret = token or os.environ.get("REDRIVE_TOKEN")
     if secret is None:
         file = StateDirectory(settings.state_dir).token
-        console.print(await sign_in_link(place, SecretStr(database_url(settings)), file), markup=False, soft_wrap=True)
+        logins = Logins(access_database_url(settings), owner_database_url(settings))
+        console.print(await sign_in_link(place, logins, file), markup=False, soft_wrap=True)
         return
-    async with open_records(settings) as pool:
+    async with open_access(settings) as pool:
         console.print(link_address(place, await create_link(pool, secret)), markup=False, soft_wrap=True)

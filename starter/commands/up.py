@@ -19,7 +19,7 @@ from redrive.contracts import Broker
 from redrive.errors import InvalidInput, RedriveError
 from redrive.program import until_signalled
 from redrive.settings import read_settings
-from starter.first_token import sign_in_link
+from starter.first_token import Logins, sign_in_link
 from starter.records import database_errors
 from starter.stack.brokers import chosen_brokers
 from starter.stack.child import ChildState, ChildStatus
@@ -150,11 +150,12 @@ def _broker_rows(stack: Stack) -> list[tuple[str, str]]:
 
 async def _print_link(stack: Stack) -> None:
     info = stack.info
-    if info.console is None:
+    if info.console is None or info.access_url is None or info.owner_url is None:
         return
+    logins = Logins(info.access_url.get_secret_value(), info.owner_url.get_secret_value())
     try:
         with database_errors():
-            link = await sign_in_link(info.console, info.database_url, stack.token_file)
+            link = await sign_in_link(info.console, logins, stack.token_file)
     except RedriveError as error:
         # Everything runs: that is no reason to stop it.
         console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)

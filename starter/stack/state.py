@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
+from redrive.connection import LOGINS_FILE
 from redrive.contracts import Broker
 from redrive.errors import StackError
 
@@ -20,7 +21,10 @@ _SPACE_NEEDED: Final = 64 * 1024 * 1024
 
 
 class StackInfo(BaseModel):
-    """Where everything of a running stack is. Dumping it hides passwords; `stack.json` has them."""
+    """Where everything of a running stack is. Dumping it hides passwords; `stack.json` has them.
+
+    Clients have no need of the last two: they are in a file of their own, and known to the stack itself.
+    """
 
     pid: int
     temporal_address: str
@@ -33,6 +37,8 @@ class StackInfo(BaseModel):
     modules: tuple[str, ...]
     workers: tuple[int, ...]
     children: dict[str, int]
+    access_url: SecretStr | None = Field(default=None, exclude=True)
+    owner_url: SecretStr | None = Field(default=None, exclude=True)
 
 
 @contextlib.contextmanager
@@ -55,6 +61,11 @@ class StateDirectory:
     def info(self) -> Path:
         """The file that tells others where the stack is."""
         return self.path / "stack.json"
+
+    @property
+    def logins(self) -> Path:
+        """The file of the database's other logins, for commands that manage access."""
+        return self.path / LOGINS_FILE
 
     @property
     def logs(self) -> Path:
@@ -90,7 +101,7 @@ class StateDirectory:
             self._make(self.path, 0o711 if os.geteuid() == 0 else 0o700)
             undo.enter_context(holding(self.path / "lock"))
             _check_space(self.path)
-            self.info.unlink(missing_ok=True)
+            self.withdraw()
             for directory in (self.logs, self.temporal, self.ready):
                 self._make(directory, 0o700)
             self._undo = undo.pop_all()
@@ -105,7 +116,15 @@ class StateDirectory:
             "database_url": info.database_url.get_secret_value(),
             "brokers": {broker: url.get_secret_value() for broker, url in info.brokers.items()},
         }
+        logins = {"access_url": info.access_url, "owner_url": info.owner_url}
+        known = {name: url.get_secret_value() for name, url in logins.items() if url}
+        write_private(self.logins, json.dumps(known, indent=2) + "\n")
         write_private(self.info, json.dumps(document, indent=2) + "\n")
+
+    def withdraw(self) -> None:
+        """Let nobody find a stack here."""
+        self.info.unlink(missing_ok=True)
+        self.logins.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove what the stack has made, and nothing else: a user may keep other things in the directory."""
@@ -115,7 +134,7 @@ class StateDirectory:
                     shutil.rmtree(path)
             for path in (path for server in ("postgres", *Broker) for path in self.path.glob(f"{server}.*")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-            self.info.unlink(missing_ok=True)
+            self.withdraw()
             self.token.unlink(missing_ok=True)
 
     @staticmethod
@@ -164,26 +183,31 @@ def find_running(state_dir: Path) -> StackInfo | None:
     state = StateDirectory(state_dir)
     try:
         text = state.info.read_text(encoding="utf-8")
+        logins = json.loads(state.logins.read_text(encoding="utf-8")) if state.logins.exists() else {}
         descriptor = os.open(state.path / "lock", os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StackError(f"cannot read {error.filename}: {error.strerror}") from error
     try:
-        return None if _locked(descriptor, fcntl.LOCK_SH) else StackInfo.model_validate_json(text)
-    except ValidationError as error:
+        return None if _locked(descriptor, fcntl.LOCK_SH) else StackInfo.model_validate(json.loads(text) | logins)
+    except (ValidationError, ValueError, TypeError) as error:
         raise StackError(f"{state.info} was written by another version of Redrive: restart its stack") from error
     finally:
         os.close(descriptor)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
+def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
+    """Write a file that only its owner, an account or else we, can read, completely or not at all."""
     with writing(path):
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        draft.unlink(missing_ok=True)
+        # Only as a new file: in a directory of another account the name may be a link to somewhere else.
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                if owner:
+                    os.fchown(file.fileno(), *owner)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,5 +1,7 @@
 """The embedded Temporal server: the dev server of the real Temporal command line, on a file database."""
 
+import asyncio
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,12 +15,16 @@ from temporalio.service import RPCError
 
 from redrive.contracts import SearchAttribute
 from redrive.errors import StackError
+from starter.stack.account import Account, hand_over
 from starter.stack.child import Program
 from starter.stack.ports import LOOPBACK, listens
 
 TEMPORAL_PORT: Final = 7233
 WEB_UI_PORT: Final = 8233
+# Where the console shows it: console/headers.py.
+WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
+TEMPORAL_ACCOUNTS: Final = ("temporal",)
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class TemporalServer:
     port: int
     web_ui_port: int
     namespace: str = DEFAULT_NAMESPACE
+    web_ui_path: str = ""
+    account: Account | None = None
 
     @property
     def address(self) -> str:
@@ -39,7 +47,7 @@ class TemporalServer:
     @property
     def web_ui(self) -> str:
         """The address of the Web UI."""
-        return f"http://{LOOPBACK}:{self.web_ui_port}"
+        return f"http://{LOOPBACK}:{self.web_ui_port}{self.web_ui_path}"
 
     @property
     def program(self) -> Program:
@@ -49,7 +57,11 @@ class TemporalServer:
             title="the Temporal server",
             command=self.command,
             ready=self.is_ready,
+            prepare=self.prepare,
+            # Nothing of ours: our environment holds passwords.
+            environment={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.database.parent)},
             directory=Path("/"),
+            account=self.account,
         )
 
     @property
@@ -64,8 +76,13 @@ class TemporalServer:
             *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"),
             *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="20ms"'),
             *("--namespace", self.namespace),
+            *(("--ui-public-path", self.web_ui_path) if self.web_ui_path else ()),
             *_search_attributes(),
         ]
+
+    async def prepare(self) -> None:
+        """Make the directory of its data, or hand it over where root has run the server before."""
+        await asyncio.to_thread(hand_over, self.database.parent, self.account)
 
     async def is_ready(self) -> bool:
         """Ask the server itself: the search attributes are the last thing that it sets up."""

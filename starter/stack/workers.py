@@ -16,6 +16,8 @@ from starter.stack.state import StackInfo
 # A user's own Temporal settings (TLS, keys, profiles) are for another server and would keep a worker from this one.
 _FOREIGN: Final = "TEMPORAL_"
 _METRICS: Final = "REDRIVE_METRICS_ADDRESS"
+# Workers and bridges let nobody in and own nothing.
+_OTHER_LOGINS: Final = ("REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
 
 
 def find_worker() -> Path:
@@ -28,7 +30,7 @@ def find_worker() -> Path:
 
 def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: bool) -> dict[str, str]:
     """Build the environment that leads a worker to the stack's servers."""
-    environment = dict(os.environ)
+    environment = {name: value for name, value in os.environ.items() if name not in _OTHER_LOGINS}
     if embedded_temporal:
         environment = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN)}
         environment["TEMPORAL_CONFIG_FILE"] = os.devnull

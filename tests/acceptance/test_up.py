@@ -29,7 +29,7 @@ from starter.stack.ports import LOOPBACK, Ports
 from starter.stack.stack import Stack, wipe
 from starter.stack.state import find_running
 from store.connection import connect
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 
 OWNER = """
 import asyncio, json, pathlib, sys
@@ -91,7 +91,7 @@ async def _run_is_open(stack: Stack, run_id: str) -> bool:
 
 
 async def _sql(stack: Stack, statement: str) -> object:
-    connection = await connect(stack.info.database_url.get_secret_value())
+    connection = await connect(owner_url(stack.info))
     try:
         return await connection.fetchval(statement)
     finally:

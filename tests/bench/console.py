@@ -23,9 +23,10 @@ from redrive.settings import Settings
 from starter.stack.stack import Stack, wipe
 from store.connection import connect
 from store.migrate import migrate
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.tokens import TokenWish, create_owner_token, create_token
 from tests.bench.letters_explain import TENANT, load
+from tests.conftest import owner_url
 
 ROWS: Final = (10_000, 1_000_000)
 ROUNDS: Final = 30
@@ -55,7 +56,7 @@ async def measure(rows: int) -> dict[str, Took]:
         state_dir = Path(path)
         state_dir.chmod(0o711)
         async with Stack(Settings(temporal_address="127.0.0.1:1"), state_dir=state_dir, workers=0) as stack:
-            url = stack.info.database_url.get_secret_value()
+            url = owner_url(stack.info)
             await migrate(url)
             owner = await connect(url)
             # The newest failed just now: the chart of the last day is full.
@@ -81,7 +82,7 @@ async def _tokens(url: str) -> dict[str, str]:
         person="account:bench",
         lasts=timedelta(hours=1),
     )
-    async with await open_pool(url, max_size=1) as pool:
+    async with await open_pool(url, max_size=1, role=ACCESS_ROLE) as pool:
         admin = await create_token(pool, wish)
     everything = replace(wish, role=Role.OWNER, tenant=None)
     return {"admin": admin.secret, "owner": (await create_owner_token(url, everything)).secret}

@@ -20,6 +20,7 @@ from redrive.logs import configure_logging
 from tests.bench.contenders import PLAIN, REDRIVE, Stage, stage
 from tests.bench.letter_contenders import Parking, WithDeadLetters, WithSignals
 from tests.bench.letter_rounds import LetterComparison, LetterFigures, LetterRound, compare_letters, time_letters
+from tests.conftest import owner_url
 
 TIME_LIMIT = 1200.0
 WARM_UP = 20
@@ -52,7 +53,7 @@ def main() -> None:
 async def bench(runs: int, rounds: int) -> list[LetterComparison]:
     """Measure on a stack of its own."""
     async with asyncio.timeout(TIME_LIMIT), stage("tests.bench.letter_steps") as on:
-        records = await asyncpg.connect(on.info.database_url.get_secret_value())
+        records = await asyncpg.connect(owner_url(on.info))
         redrive = WithDeadLetters(on.redrive, records, on.workers[REDRIVE])
         plain = WithSignals(on.client, on.workers[PLAIN])
         cases = [

@@ -31,6 +31,7 @@ from store.paging import Place, write_cursor
 from store.pool import open_pool
 from store.stock import stock
 from store.tenancy import Connection, Pool
+from tests.conftest import owner_url
 
 ROWS: Final = 1_000_000
 TENANT: Final = "acme"
@@ -214,7 +215,7 @@ async def main(rows: int) -> None:
         state_dir.chmod(0o711)
         settings = Settings(temporal_address="127.0.0.1:1", database_url=None)
         async with Stack(settings, state_dir=state_dir, workers=0) as stack:
-            url = stack.info.database_url.get_secret_value()
+            url = owner_url(stack.info)
             await migrate(url)
             owner = await connect(url)
             started = time.perf_counter()

@@ -20,6 +20,7 @@ from tests.bench.contenders import REDRIVE, stage
 from tests.bench.letter_contenders import Parking, WithDeadLetters
 from tests.bench.letter_rounds import side_by_side, until
 from tests.bench.letter_steps import Errand
+from tests.conftest import owner_url
 
 BATCH = 200
 AT_ONCE = 50
@@ -71,7 +72,7 @@ def main() -> None:
 
 async def _measure(parked: int, limit: float) -> Memory:
     async with stage("tests.bench.letter_steps") as on:
-        records = await asyncpg.connect(on.info.database_url.get_secret_value())
+        records = await asyncpg.connect(owner_url(on.info))
         contender = WithDeadLetters(on.redrive, records, on.workers[REDRIVE])
         folder = on.folder / "memory"
         folder.mkdir()

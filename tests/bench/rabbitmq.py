@@ -39,6 +39,7 @@ from tests.bench.retry_load import (
     send_steadily,
 )
 from tests.chaos.retry_scene import bridge_environment, bridges
+from tests.conftest import owner_url
 from tests.integration.bridges.rabbit import rabbitmq_server
 
 TIME_LIMIT = 300.0
@@ -124,7 +125,7 @@ async def _stage() -> AsyncIterator[tuple[Stack, str, Path, Table]]:
         # PostgreSQL does not run as root: its account has to get through here.
         folder.chmod(0o711)
         async with Stack(Settings(), state_dir=folder, workers=0) as stack, rabbitmq_server(folder) as rabbitmq:
-            connection = await asyncpg.connect(stack.info.database_url.get_secret_value())
+            connection = await asyncpg.connect(owner_url(stack.info))
             async with open_channel(rabbitmq.url):
                 pass
             try:

@@ -15,8 +15,9 @@ from playwright.async_api import Browser, Page, expect
 
 from console.app import build_app
 from redrive.access import Role
+from redrive.connection import access_database_url, database_url, owner_database_url
 from redrive.settings import Settings
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.sessions import create_link
 from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
@@ -33,7 +34,8 @@ class Pages:
 
     address: str
     pool: Pool
-    database_url: str
+    access: Pool
+    owner_url: str
     browser: Browser
     tenant: str = field(default_factory=new_tenant)
 
@@ -51,8 +53,8 @@ class Pages:
             }
         )
         if role is Role.OWNER:
-            return (await create_owner_token(self.database_url, wish)).secret
-        return (await create_token(self.pool, wish)).secret
+            return (await create_owner_token(self.owner_url, wish)).secret
+        return (await create_token(self.access, wish)).secret
 
     async def visitor(self, **options: Any) -> Page:
         """Return a page of a browser that nobody is signed in with. What goes wrong in it fails the test."""
@@ -65,7 +67,7 @@ class Pages:
     async def signed_in(self, role: Role = Role.ADMIN, *, token: dict[str, Any] | None = None, **options: Any) -> Page:
         """Return a page of a browser that was signed in by a one-time link."""
         page = await self.visitor(**options)
-        link = await create_link(self.pool, await self.token(role, **(token or {})))
+        link = await create_link(self.access, await self.token(role, **(token or {})))
         await page.goto(f"/sign-in/link/{link}")
         return page
 
@@ -79,11 +81,12 @@ async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))
-    assert settings.database_url
-    url = settings.database_url.get_secret_value()
     try:
-        async with await open_pool(url) as pool:
-            yield Pages(address, pool, url, browser)
+        async with (
+            await open_pool(database_url(settings)) as pool,
+            await open_pool(access_database_url(settings), role=ACCESS_ROLE) as access,
+        ):
+            yield Pages(address, pool, access, owner_database_url(settings), browser)
     finally:
         for context in browser.contexts:
             await context.close()
@@ -94,7 +97,7 @@ async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
 
 def case_of(running: Running, pages: Pages) -> Case:
     """Return a run to be, of the test's tenant."""
-    case = Case(running.redrive, running.temporal, pages.database_url, running.settings.task_queue)
+    case = Case(running.redrive, running.temporal, pages.owner_url, running.settings.task_queue)
     case.tenant = pages.tenant
     return case
 

@@ -6,6 +6,7 @@ import re
 from playwright.async_api import Page, expect
 
 from redrive import Registry, RunStatus
+from redrive.connection import owner_database_url
 from redrive.dead_letters import LetterStatus
 from starter.stack.state import StackInfo
 from tests.conftest import Running, WorkerFactory
@@ -13,9 +14,8 @@ from tests.integration.dead_letters.lab import Case, register, wording
 
 
 def case_of(running: Running) -> Case:
-    url = running.settings.database_url
-    assert url
-    return Case(running.redrive, running.temporal, url.get_secret_value(), running.settings.task_queue)
+    url = owner_database_url(running.settings)
+    return Case(running.redrive, running.temporal, url, running.settings.task_queue)
 
 
 async def open_details(page: Page, stack: StackInfo, workflow_id: str) -> None:

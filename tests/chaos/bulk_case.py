@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from redrive.access import Role
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.tokens import TokenWish, create_token
 from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
 
@@ -24,7 +24,7 @@ ADMIN = TokenWish(
 @contextlib.asynccontextmanager
 async def bulk_case(case: Case, console: str) -> AsyncIterator["BulkCase"]:
     """Give a bulk operation over the runs of a case, ordered by an admin at a console."""
-    async with await open_pool(case.database_url, max_size=1) as pool:
+    async with await open_pool(case.database_url, max_size=1, role=ACCESS_ROLE) as pool:
         token = (await create_token(pool, ADMIN)).secret
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(base_url=f"{console}/api/v1", headers=headers) as client:

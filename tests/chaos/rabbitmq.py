@@ -26,6 +26,7 @@ from tests.bench.contenders import with_bytecode
 from tests.chaos.case import clock
 from tests.chaos.retry_case import RetryCase, shown
 from tests.chaos.retry_scene import Bridges, bridge_environment, bridges
+from tests.conftest import owner_url
 from tests.integration.bridges.rabbit import RabbitServer, rabbitmq_server
 from tests.integration.dead_letters.processes import stopped
 
@@ -118,7 +119,7 @@ async def _servers() -> AsyncIterator[tuple[Path, Stack, RabbitServer]]:
 async def _one(kind: str, words: argparse.Namespace, state: Path, stack: Stack, rabbitmq: RabbitServer) -> list[str]:
     case = RetryCase(
         rabbitmq.url,
-        stack.info.database_url.get_secret_value(),
+        owner_url(stack.info),
         tenant=kind,
         retry_queue=f"retry.{kind}",
         review_queue=f"review.{kind}",

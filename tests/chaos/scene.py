@@ -16,6 +16,7 @@ from tests.acceptance.live import Sink
 from tests.bench.contenders import with_bytecode
 from tests.chaos.case import Case
 from tests.chaos.trouble import Trouble, Workers
+from tests.conftest import owner_url
 
 MODULES = "tests.chaos.modules"
 
@@ -50,5 +51,5 @@ async def scene(*, runs: int, workers: int, seed: int, console: bool = False) ->
             async with Workers(workers, environment | {"REDRIVE_SERVICES": services}, state).running() as running:
                 client = await connect_temporal(Settings(temporal_address=stack.info.temporal_address))
                 redrive = Redrive(client, task_queue=stack.info.task_queue)
-                case = Case(redrive, stack.info.database_url.get_secret_value(), sink, runs)
+                case = Case(redrive, owner_url(stack.info), sink, runs)
                 yield Scene(case, sink, Trouble(stack, running, seed))

@@ -34,13 +34,17 @@ OF_TRACES = {
     "OTEL_TRACES_SAMPLER",
     "OTEL_TRACES_SAMPLER_ARG",
 }
+# No process that runs on has the owner's login.
+OF_THE_MIGRATION = {"REDRIVE_OWNER_DATABASE_URL"}
 OF_THE_CONSOLE = {
+    "REDRIVE_ACCESS_DATABASE_URL",
     "REDRIVE_CONSOLE_ADDRESS",
     "REDRIVE_CONSOLE_URL",
     "REDRIVE_OIDC",
     "REDRIVE_RATE_LIMIT",
     "REDRIVE_SESSION_LIFETIME",
     "REDRIVE_WEB_UI",
+    "REDRIVE_WEB_UI_PROXY",
 }
 
 
@@ -83,13 +87,30 @@ def test_every_process_of_ours_can_be_told_to_trace(name: str) -> None:
 
 def test_the_worker_can_be_given_every_setting() -> None:
     """A new setting is handed to the worker, or is named here as one that means nothing to it, or in a container."""
-    asked = environment_names(Settings) - NOT_IN_CONTAINERS - OF_THE_CONSOLE
+    asked = environment_names(Settings) - NOT_IN_CONTAINERS - OF_THE_CONSOLE - OF_THE_MIGRATION
     assert set(OURS["worker"]["environment"]) - OF_TRACES == asked
 
 
 def test_the_console_can_be_given_its_settings() -> None:
     """A setting that is the console's own is handed to it."""
     assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE | {"REDRIVE_EVENTS_PIPELINES"}
+
+
+def test_each_process_has_the_login_that_it_needs() -> None:
+    """Only the migration has the owner's login, only the console the one that lets people in."""
+    names = ("DATABASE_URL", "REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
+    users = {
+        service: [re.match(r"postgresql://(\w+):", given["environment"].get(name, "")) for name in names]
+        for service, given in OURS.items()
+    }
+    logins = {service: [found and found[1] for found in each] for service, each in users.items()}
+    assert logins == {
+        "migrate": ["redrive_app", None, "redrive"],
+        "worker": ["redrive_app", None, None],
+        "console": ["redrive_app", "redrive_console", None],
+        "bridge-redis": ["redrive_app", None, None],
+        "bridge-rabbitmq": ["redrive_app", None, None],
+    }
 
 
 def test_console_is_healthy_once_it_answers() -> None:

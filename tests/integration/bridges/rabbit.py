@@ -15,6 +15,7 @@ from pamqp import commands
 
 from bridges.retry_message_pb2 import RetryMessage
 from starter.stack.child import ChildState
+from starter.stack.placement import ServerPlace
 from starter.stack.ports import reserve
 from starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
 from starter.stack.supervisor import Supervisor
@@ -122,7 +123,8 @@ async def rabbitmq_server(directory: Path) -> AsyncIterator[RabbitServer]:
             undo.callback(reservation.close)
             return reservation.number
 
-        server = place_rabbitmq(programs, directory / "rabbitmq", None, choose)
+        home = directory / "rabbitmq"
+        server = place_rabbitmq(programs, ServerPlace(programs.server, home, home, None), None, choose)
         supervisor = Supervisor(directory)
         try:
             for program in server.children:

@@ -14,6 +14,7 @@ from redrive.redaction import Redactor
 from starter.stack.state import StackInfo
 from store.database import Database
 from store.dead_messages import MessageFilter, list_dead
+from tests.conftest import owner_url
 from tests.integration.bridges.conformance import BridgeConformance, BridgeLab
 from tests.integration.bridges.conftest import Names
 from tests.integration.bridges.rabbit import RabbitServer, retry_message
@@ -96,4 +97,4 @@ class TestRabbitMQ(BridgeConformance):
     @pytest.fixture
     def lab(self, rabbitmq: RabbitServer, names: Names, stack: StackInfo) -> BridgeLab:
         """A lab on the session's servers."""
-        return RabbitLab(rabbitmq, names, stack.database_url.get_secret_value())
+        return RabbitLab(rabbitmq, names, owner_url(stack))

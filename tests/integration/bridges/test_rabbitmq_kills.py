@@ -10,6 +10,7 @@ from starter.stack.state import StackInfo
 from starter.stack.workers import worker_environment
 from tests.chaos.retry_case import RetryCase
 from tests.chaos.retry_scene import bridge_environment, bridges
+from tests.conftest import owner_url
 from tests.integration.bridges.rabbit import RabbitServer
 
 SHARE = 120
@@ -23,7 +24,7 @@ async def test_killed_sweep_and_restarted_broker_lose_nothing(
     mark = uuid.uuid4().hex[:8]
     case = RetryCase(
         rabbitmq.url,
-        stack.database_url.get_secret_value(),
+        owner_url(stack),
         tenant=f"kills-{mark}",
         retry_queue=f"retry.{mark}",
         review_queue=f"review.{mark}",

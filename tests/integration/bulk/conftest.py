@@ -11,6 +11,7 @@ from redrive.settings import Settings
 from starter.stack.state import StackInfo
 from store.audit import verify
 from store.pool import open_pool
+from tests.conftest import owner_url
 from tests.integration.bulk.lab import SERVICES, Case, register
 from worker import running_worker
 
@@ -39,7 +40,7 @@ async def lab(lab_settings: Settings) -> AsyncIterator[Redrive]:
 @pytest.fixture
 async def case(lab: Redrive, lab_settings: Settings, stack: StackInfo) -> AsyncIterator[Case]:
     """A tenant to be; afterwards its audit log is verified."""
-    url = stack.database_url.get_secret_value()
+    url = owner_url(stack)
     made = Case(lab, await connect_temporal(lab_settings), url)
     yield made
     del SERVICES[made.name]

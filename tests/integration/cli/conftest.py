@@ -12,7 +12,7 @@ import pytest
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.desk import Desk
 
@@ -33,6 +33,7 @@ async def redrive(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) ->
         directory,
         TEMPORAL_ADDRESS=stack.temporal_address,
         DATABASE_URL=stack.database_url.get_secret_value(),
+        REDRIVE_OWNER_DATABASE_URL=owner_url(stack),
         REDRIVE_TASK_QUEUE=f"queue-{uuid.uuid4().hex[:12]}",
         REDRIVE_READY_FILE=str(directory / "ready"),
     )

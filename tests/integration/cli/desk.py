@@ -80,7 +80,7 @@ class Desk:
 
     async def sql(self, statement: str, *arguments: object) -> list[dict[str, Any]]:
         """Do something as the owner of the database."""
-        connection = await asyncpg.connect(self.command.variables["DATABASE_URL"])
+        connection = await asyncpg.connect(self.command.variables["REDRIVE_OWNER_DATABASE_URL"])
         try:
             return [dict(row) for row in await connection.fetch(statement, *arguments)]
         finally:

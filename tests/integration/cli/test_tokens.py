@@ -7,8 +7,9 @@ import pytest
 from redrive.access import Role, member
 from starter.orders import own_person
 from starter.stack.state import StackInfo
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.tokens import token_principal
+from tests.conftest import access_url, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.store.letters import new_tenant
 
@@ -18,7 +19,13 @@ CONSOLE = "http://console.example"
 @pytest.fixture
 def redrive(stack: StackInfo, tmp_path: Path) -> CommandLine:
     """The command, beside the session's database."""
-    return CommandLine(tmp_path, DATABASE_URL=stack.database_url.get_secret_value(), TEMPORAL_ADDRESS="127.0.0.1:1")
+    return CommandLine(
+        tmp_path,
+        DATABASE_URL=stack.database_url.get_secret_value(),
+        REDRIVE_ACCESS_DATABASE_URL=access_url(stack),
+        REDRIVE_OWNER_DATABASE_URL=owner_url(stack),
+        TEMPORAL_ADDRESS="127.0.0.1:1",
+    )
 
 
 async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: StackInfo) -> None:
@@ -29,7 +36,7 @@ async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: Sta
     assert (made.code, secret[:4]) == (0, "rdt_")
     link = await redrive("tokens", "link", "--token", secret, "--console-url", CONSOLE)
     assert link.out.startswith(f"{CONSOLE}/sign-in/link/")
-    async with await open_pool(stack.database_url.get_secret_value(), max_size=1) as pool:
+    async with await open_pool(access_url(stack), max_size=1, role=ACCESS_ROLE) as pool:
         found = await token_principal(pool, secret)
         assert found
         assert (found.role, found.tenant) == (Role.ADMIN, tenant)
@@ -45,7 +52,7 @@ async def test_tokens_of_one_account_are_one_person(redrive: CommandLine, stack:
     tenant = new_tenant()
     words = ("tokens", "create", "--name", "x", "--role", "admin", "--tenant", tenant)
     made = [await redrive(*words, *more) for more in ((), ("--by", "zoe"), ("--for", "ada@example.org"))]
-    async with await open_pool(stack.database_url.get_secret_value(), max_size=1) as pool:
+    async with await open_pool(access_url(stack), max_size=1, role=ACCESS_ROLE) as pool:
         found = [await token_principal(pool, each.out.strip()) for each in made]
     own, renamed, others = (each.person for each in found if each)
     assert own == renamed == own_person()

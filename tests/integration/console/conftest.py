@@ -19,10 +19,10 @@ from redrive.access import Role
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.tenancy import Pool
 from store.tokens import TokenWish, create_owner_token, create_token
-from tests.conftest import eventually
+from tests.conftest import access_url, eventually, owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.events import projectors
 from tests.integration.events.projectors import Tables
@@ -38,6 +38,7 @@ def console_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory)
     return Settings(
         temporal_address=stack.temporal_address,
         database_url=stack.database_url,
+        access_database_url=stack.access_url,
         state_dir=tmp_path_factory.mktemp("console"),
         task_queue=f"queue-{new_tenant()}",
         rate_limit="100000/minute",
@@ -56,6 +57,13 @@ async def app(console_settings: Settings) -> AsyncIterator[FastAPI]:
 async def pool(stack: StackInfo) -> AsyncIterator[Pool]:
     """The application's connections to the records."""
     async with await open_pool(stack.database_url.get_secret_value()) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="package")
+async def access(stack: StackInfo) -> AsyncIterator[Pool]:
+    """Connections by the login that lets people in."""
+    async with await open_pool(access_url(stack), role=ACCESS_ROLE) as pool:
         yield pool
 
 
@@ -80,7 +88,7 @@ async def lab(console_settings: Settings, tables: Tables) -> AsyncIterator[Redri
 async def case(lab: Redrive, console_settings: Settings, stack: StackInfo, tenant: str) -> AsyncIterator[Case]:
     """A run to be, of the test's tenant."""
     temporal = await connect_temporal(console_settings)
-    made = Case(lab, temporal, stack.database_url.get_secret_value(), console_settings.task_queue)
+    made = Case(lab, temporal, owner_url(stack), console_settings.task_queue)
     made.tenant = tenant
     yield made
     del SERVICES[made.name]
@@ -103,7 +111,7 @@ MakeToken = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
-def make_token(pool: Pool, stack: StackInfo, tenant: str) -> MakeToken:
+def make_token(access: Pool, stack: StackInfo, tenant: str) -> MakeToken:
     """Make a token of a role in the test's tenant, or in another, and return its secret."""
 
     async def make(role: Role = Role.ADMIN, **changes: Any) -> str:
@@ -119,8 +127,8 @@ def make_token(pool: Pool, stack: StackInfo, tenant: str) -> MakeToken:
             }
         )
         if role is Role.OWNER:
-            return (await create_owner_token(stack.database_url.get_secret_value(), wish)).secret
-        return (await create_token(pool, wish)).secret
+            return (await create_owner_token(owner_url(stack), wish)).secret
+        return (await create_token(access, wish)).secret
 
     return make
 

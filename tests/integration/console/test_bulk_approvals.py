@@ -18,6 +18,7 @@ from starter.stack.state import StackInfo
 from store.members import put_member
 from store.sessions import open_member_session
 from store.tenancy import Pool
+from tests.conftest import owner_url
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.console.test_bulk import BULK, REPLAY, until_bulk
 from tests.integration.dead_letters.lab import Case, register
@@ -88,14 +89,14 @@ async def test_a_plan_waits_for_another_admin(ann: httpx.AsyncClient, ben: httpx
 
 
 async def test_one_person_is_one_pair_of_eyes(
-    strict: FastAPI, stack: StackInfo, pool: Pool, make_token: MakeToken, case: Case
+    strict: FastAPI, stack: StackInfo, access: Pool, make_token: MakeToken, case: Case
 ) -> None:
     """Signed in, by a token made there, by one made for them elsewhere: whichever asks, the others cannot approve."""
     await case.park("second")
     ada = f"ada@{case.tenant}.example"
-    url = stack.database_url.get_secret_value()
+    url = owner_url(stack)
     await put_member(url, ada, tenant=case.tenant, role=Role.ADMIN, changed_by="the tests")
-    session = await open_member_session(pool, ada, timedelta(hours=1))
+    session = await open_member_session(access, ada, timedelta(hours=1))
     assert session
     async with client_of(strict) as browser:
         browser.cookies.set(COOKIE, session)

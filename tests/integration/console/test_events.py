@@ -55,12 +55,12 @@ async def test_changes_arrive_as_they_happen(live: str, make_token: MakeToken, p
 
 
 async def test_a_revoked_token_ends_its_stream(
-    live: str, make_token: MakeToken, pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
+    live: str, make_token: MakeToken, access: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is put out hears no more: the stream asks again with each pulse."""
     monkeypatch.setattr(events, "PULSE", 0.2)
     async with asyncio.timeout(PATIENCE), _client(live, await make_token()) as client:
         stream = events_of(client)
         await anext(stream)
-        await revoke_token(pool, tenant, (await list_tokens(pool, tenant))[0].id, "the tests")
+        await revoke_token(access, tenant, (await list_tokens(access, tenant))[0].id, "the tests")
         assert [name async for name, _, _ in stream if name != "change"] == []

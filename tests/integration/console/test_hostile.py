@@ -31,13 +31,15 @@ FAMILIES = {
 }
 
 
-async def test_a_foreign_admin_finds_nothing(app: FastAPI, make_token: MakeToken, case: Case, pool: Pool) -> None:
+async def test_a_foreign_admin_finds_nothing(
+    app: FastAPI, make_token: MakeToken, case: Case, pool: Pool, access: Pool
+) -> None:
     """Lists are empty, and each verb on each of another tenant's things says that there is no such thing."""
     await case.park("second")
     letter = case.letter("second").workflow_id
     await put_retrying(pool, new_retrying(case.tenant, run_id=case.run_id), timedelta(minutes=1))
     await make_token(name="the victim's")
-    token = (await list_tokens(pool, case.tenant))[0]
+    token = (await list_tokens(access, case.tenant))[0]
     before = await case.record("second")
     left = await _left_by_brokers(pool, case.tenant)
     async with client_of(app, await make_token(tenant=new_tenant())) as foreign:
@@ -144,20 +146,22 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_the_apps_role_cannot(pool: Pool, tenant: str, attack: str) -> None:
+@pytest.mark.parametrize("role", ["pool", "access"])
+async def test_neither_role_can(request: pytest.FixtureRequest, tenant: str, attack: str, role: str) -> None:
     """What SQL that was smuggled into a tenant's transaction tries, PostgreSQL refuses."""
+    connections: Pool = request.getfixturevalue(role)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        async with transaction(pool, tenant) as connection:
+        async with transaction(connections, tenant) as connection:
             await connection.execute(ATTACKS[attack])
 
 
-async def test_rows_of_others_are_not_there(pool: Pool, tenant: str, make_token: MakeToken) -> None:
+async def test_rows_of_others_are_not_there(access: Pool, tenant: str, make_token: MakeToken) -> None:
     """In a tenant's transaction other tenants' tokens are neither read nor revoked."""
     await make_token(Role.ADMIN, name=f"mine-{tenant}")
-    async with reading(pool, new_tenant()) as connection:
+    async with reading(access, new_tenant()) as connection:
         assert await connection.fetchval("SELECT count(*) FROM api_tokens") == 0
-    async with transaction(pool, new_tenant()) as connection:
+    async with transaction(access, new_tenant()) as connection:
         done = await connection.execute("UPDATE api_tokens SET revoked_by = 'x', revoked_at = now()")
     assert done == "UPDATE 0"
     guess = uuid.uuid4().bytes
-    assert await pool.fetch("SELECT * FROM token_by_hash($1)", guess) == []
+    assert await access.fetch("SELECT * FROM token_by_hash($1)", guess) == []

@@ -15,6 +15,7 @@ from redrive.access import Role
 from redrive.settings import OidcSettings, Settings
 from starter.stack.state import StackInfo
 from store.members import put_member
+from tests.conftest import owner_url
 from tests.integration.console.conftest import client_of
 from tests.integration.console.issuer import CLIENT, Issuer, serving_issuer
 
@@ -46,7 +47,7 @@ async def ada(stack: StackInfo, issuer: Issuer, tenant: str) -> str:
 
 
 async def _place(stack: StackInfo, subject: str, tenant: str, *, active: bool = True) -> None:
-    url = stack.database_url.get_secret_value()
+    url = owner_url(stack)
     await put_member(url, subject, tenant=tenant, role=Role.ADMIN, changed_by="the tests", active=active)
 
 

@@ -20,8 +20,9 @@ from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from starter.stack.stack import Stack
 from starter.stack.state import StackInfo
-from store.pool import open_pool
+from store.pool import ACCESS_ROLE, open_pool
 from store.tokens import TokenWish, create_token
+from tests.conftest import access_url, owner_url
 from tests.integration.console.conftest import client_of
 from tests.integration.console.test_runs import RUNS, order_of
 from tests.integration.dead_letters.lab import SERVICES, Case, register
@@ -42,18 +43,22 @@ async def lone_stack() -> AsyncIterator[StackInfo]:
 @pytest.fixture
 async def lone_case(lone_stack: StackInfo, tmp_path: Path) -> AsyncIterator[tuple[Case, httpx.AsyncClient]]:
     """A worker, a run to be, and an admin at a console, all on those servers."""
-    url = lone_stack.database_url
-    settings = Settings(temporal_address=lone_stack.temporal_address, database_url=url, state_dir=tmp_path)
+    settings = Settings(
+        temporal_address=lone_stack.temporal_address,
+        database_url=lone_stack.database_url,
+        access_database_url=lone_stack.access_url,
+        state_dir=tmp_path,
+    )
     registry = Registry()
     register(registry)
     temporal = await connect_temporal(settings)
     redrive = Redrive(temporal, task_queue=settings.task_queue, registry=registry)
-    case = Case(redrive, temporal, url.get_secret_value(), settings.task_queue)
+    case = Case(redrive, temporal, owner_url(lone_stack), settings.task_queue)
     app = build_app(settings)
     async with (
         running_worker(settings, registry),
         app.router.lifespan_context(app),
-        client_of(app, await _token(url.get_secret_value(), case.tenant)) as admin,
+        client_of(app, await _token(access_url(lone_stack), case.tenant)) as admin,
     ):
         yield case, admin
     del SERVICES[case.name]
@@ -62,7 +67,7 @@ async def lone_case(lone_stack: StackInfo, tmp_path: Path) -> AsyncIterator[tupl
 async def _token(url: str, tenant: str) -> str:
     hour = timedelta(hours=1)
     wish = TokenWish(name="x", role=Role.ADMIN, tenant=tenant, created_by="x", person="member:x", lasts=hour)
-    async with await open_pool(url, max_size=1) as pool:
+    async with await open_pool(url, max_size=1, role=ACCESS_ROLE) as pool:
         return (await create_token(pool, wish)).secret
 
 

@@ -177,8 +177,9 @@ async def scene(
     secrets = {role.value: await make_token(role, person=_person(case, role)) for role in Role}
     secrets["foreign"] = await make_token(tenant=new_tenant())
     secrets["revoked"] = await make_token(name="to be revoked")
-    revoked = next(row for row in await list_tokens(pool, case.tenant) if row.name == "to be revoked")
-    await revoke_token(pool, case.tenant, revoked.id, "the tests")
+    access: Pool = await app.state.desk.access()
+    revoked = next(row for row in await list_tokens(access, case.tenant) if row.name == "to be revoked")
+    await revoke_token(access, case.tenant, revoked.id, "the tests")
     secrets["expired"] = await make_token(lasts=timedelta(microseconds=1))
     for who, secret in secrets.items():
         people[who] = client_of(app, secret)

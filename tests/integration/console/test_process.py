@@ -23,10 +23,11 @@ def _free_port() -> int:
 
 
 def _environment(settings: Settings, port: int) -> dict[str, str]:
-    url = settings.database_url
+    url, access = settings.database_url, settings.access_database_url
     return os.environ | {
         "TEMPORAL_ADDRESS": settings.temporal_address or "",
         "DATABASE_URL": url.get_secret_value() if url else "",
+        "REDRIVE_ACCESS_DATABASE_URL": access.get_secret_value() if access else "",
         "REDRIVE_CONSOLE_ADDRESS": f"127.0.0.1:{port}",
         "REDRIVE_LOG_FORMAT": "json",
     }

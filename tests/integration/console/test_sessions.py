@@ -60,15 +60,15 @@ async def test_a_change_needs_the_word_of_the_session(app: FastAPI, make_token: 
         assert (await client.post(TOKENS, json=WANTED, headers=word | {"Origin": ADDRESS})).status_code == 201
 
 
-async def test_a_link_signs_in_once(app: FastAPI, make_token: MakeToken, pool: Pool) -> None:
+async def test_a_link_signs_in_once(app: FastAPI, make_token: MakeToken, access: Pool) -> None:
     """The first to come with the link is let in, the second is not."""
-    link = await create_link(pool, await make_token())
+    link = await create_link(access, await make_token())
     async with client_of(app) as client, client_of(app) as second:
         assert (await client.get(f"/sign-in/link/{link}")).status_code == 303
         assert (await client.get("/api/v1/me")).status_code == 200
         again = await second.get(f"/sign-in/link/{link}")
         assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
-    assert await create_link(pool, "rdt_made-up") is None
+    assert await create_link(access, "rdt_made-up") is None
 
 
 async def test_signing_out_ends_the_session(app: FastAPI, make_token: MakeToken) -> None:
@@ -82,16 +82,18 @@ async def test_signing_out_ends_the_session(app: FastAPI, make_token: MakeToken)
         assert (await client.get("/api/v1/me")).status_code == 401
 
 
-async def test_a_revoked_token_ends_its_sessions(app: FastAPI, make_token: MakeToken, pool: Pool, tenant: str) -> None:
+async def test_a_revoked_token_ends_its_sessions(
+    app: FastAPI, make_token: MakeToken, access: Pool, tenant: str
+) -> None:
     """Revoking a token puts out the browsers that signed in with it, at once."""
     async with _signed_in(app, await make_token()) as client:
-        await revoke_token(pool, tenant, (await list_tokens(pool, tenant))[0].id, "the tests")
+        await revoke_token(access, tenant, (await list_tokens(access, tenant))[0].id, "the tests")
         assert (await client.get("/api/v1/me")).status_code == 401
 
 
-async def test_a_session_ends_with_its_time(app: FastAPI, make_token: MakeToken, pool: Pool) -> None:
+async def test_a_session_ends_with_its_time(app: FastAPI, make_token: MakeToken, access: Pool) -> None:
     """A session that is too old opens nothing."""
-    session = await open_token_session(pool, await make_token(), timedelta(microseconds=1))
+    session = await open_token_session(access, await make_token(), timedelta(microseconds=1))
     async with client_of(app, cookies={COOKIE: session or ""}) as client:
         assert (await client.get("/api/v1/me")).status_code == 401
 

@@ -12,6 +12,7 @@ from redrive.settings import Settings
 from starter.stack.state import StackInfo
 from store.audit import verify
 from store.pool import open_pool
+from tests.conftest import owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from worker import running_worker
 
@@ -43,7 +44,7 @@ async def lab(lab_settings: Settings) -> AsyncIterator[Redrive]:
 @pytest.fixture
 async def case(lab: Redrive, lab_settings: Settings, stack: StackInfo, tmp_path: Path) -> AsyncIterator[Case]:
     """A run to be; afterwards its tenant's audit log is verified."""
-    url = stack.database_url.get_secret_value()
+    url = owner_url(stack)
     made = Case(lab, await connect_temporal(lab_settings), url, lab_settings.task_queue)
     yield made
     del SERVICES[made.name]

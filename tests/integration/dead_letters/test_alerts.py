@@ -14,6 +14,7 @@ from temporalio.client import Client
 from activities.follow_ups import FollowUps
 from activities.letter_records import LetterRecords
 from redrive import Registry, RunStatus
+from redrive.connection import owner_database_url
 from redrive.contracts import ALERT_WINDOW, Attempt, FailedCycle
 from redrive.dead_letters import Exhausted, FollowUp, LetterId, LetterStatus, Verb
 from redrive.errors import Category
@@ -101,7 +102,7 @@ async def test_count_is_told_once_whoever_asks_again(temporal: Client, settings:
         assert planned.raw_description.workflow_execution_info.execution_time.ToDatetime(UTC) > datetime.now(UTC)
         await temporal.get_workflow_handle(follow_up.workflow_id).terminate()
         assert [await follow_ups.take_held_back(follow_up) for _ in range(2)] == [299, 299]
-        connection = await asyncpg.connect(url)
+        connection = await asyncpg.connect(owner_database_url(settings))
         await connection.execute(
             "UPDATE redrive.alerts SET sent_at = sent_at - interval '11 minutes' WHERE tenant = $1", tenant
         )

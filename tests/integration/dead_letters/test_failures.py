@@ -16,7 +16,7 @@ from redrive.connection import connect_temporal
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
 from starter.stack.stack import Stack
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.processes import WorkerProcess, stopped
 
 
@@ -71,7 +71,7 @@ class Scene:
         return [row["action"] for row in await self.rows("SELECT * FROM redrive.audit_log WHERE run_id = $1")]
 
     async def rows(self, query: str) -> list[dict[str, Any]]:
-        connection = await asyncpg.connect(self.stack.info.database_url.get_secret_value())
+        connection = await asyncpg.connect(owner_url(self.stack.info))
         try:
             return [dict(row) for row in await connection.fetch(query, self.run_id)]
         finally:

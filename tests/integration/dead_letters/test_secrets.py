@@ -11,7 +11,7 @@ from redrive.connection import connect_temporal
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.processes import WorkerProcess
 from tests.integration.dead_letters.sink import Sink
 
@@ -90,7 +90,7 @@ async def test_no_secret_reaches_a_table_a_log_or_an_alert(stack: StackInfo, tmp
             assert not answer.accepted
             await redrive.dead_letters.discard(letter, requested_by="ada", reason=f"it said {TEXT}")
         await worker.stop()
-    tables = await dump(stack.database_url.get_secret_value())
+    tables = await dump(owner_url(stack))
     assert tenant in tables["redrive.dead_letters"]
     assert "[redacted]" in tables["redrive.dead_letters"]
     assert {name: leaks(text) for name, text in tables.items() if leaks(text)} == {}

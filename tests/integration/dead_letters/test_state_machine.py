@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from redrive import Redrive, Registry, RunStatus
-from redrive.connection import connect_temporal
+from redrive.connection import connect_temporal, owner_database_url
 from redrive.dead_letters import Answer, LetterStatus, Mode, Verb
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
@@ -107,10 +107,9 @@ class Orders(RuleBasedStateMachine):
 
     async def _case(self) -> Case:
         chosen = self.background.settings
-        assert chosen.database_url
         client = await connect_temporal(chosen)
         redrive = Redrive(client, task_queue=chosen.task_queue, registry=self.background.registry)
-        case = Case(redrive, client, chosen.database_url.get_secret_value(), chosen.task_queue)
+        case = Case(redrive, client, owner_database_url(chosen), chosen.task_queue)
         case.service = FiledService(self.background.folder / case.name)
         case.patience = PATIENCE
         return case
@@ -232,6 +231,7 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
     chosen = Settings(
         temporal_address=stack.temporal_address,
         database_url=stack.database_url,
+        owner_database_url=stack.owner_url,
         state_dir=tmp_path,
         task_queue=f"queue-{uuid.uuid4().hex[:12]}",
     )

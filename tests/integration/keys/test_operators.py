@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.keys import KeyActivities
 from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
 from redrive.claims import ClaimRequest, Settlement, Verdict
-from redrive.connection import database_url
+from redrive.connection import database_url, owner_database_url
 from redrive.contracts import KeyStatus, KeySweep, Workflow
 from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, KeyInUse
@@ -187,7 +187,7 @@ async def test_a_sweep_settles_keys_whose_end_nobody_wrote_down(
 
 async def _age(settings: Settings, tenant: str, key: str, **columns: object) -> None:
     """Change a row behind everybody's back."""
-    owner: asyncpg.Connection[asyncpg.Record] = await connect(database_url(settings))
+    owner: asyncpg.Connection[asyncpg.Record] = await connect(owner_database_url(settings))
     names = ", ".join(f"{name} = ${number}" for number, name in enumerate(columns, 3))
     await owner.execute(
         f"UPDATE redrive.idempotency_keys SET {names} WHERE tenant = $1 AND key = $2",  # noqa: S608

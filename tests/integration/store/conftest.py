@@ -14,6 +14,7 @@ from store.connection import connect
 from store.migrate import migrate
 from store.pool import open_pool
 from store.tenancy import Pool
+from tests.conftest import owner_url
 from tests.integration.store.letters import new_tenant
 
 _NUMBERS = itertools.count(1)
@@ -27,7 +28,7 @@ async def server_url() -> AsyncIterator[str]:
         state_dir.chmod(0o711)
         settings = Settings(temporal_address="127.0.0.1:1", database_url=None)
         async with Stack(settings, state_dir=state_dir, workers=0) as stack:
-            yield stack.info.database_url.get_secret_value().rpartition("/")[0]
+            yield owner_url(stack.info).rpartition("/")[0]
         await wipe(state_dir)
 
 

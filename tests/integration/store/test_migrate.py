@@ -19,14 +19,14 @@ def directory(tmp_path: Path) -> Path:
 
 
 async def _drop_role(server_url: str) -> None:
-    """Make the server forget the role, as if no database on it had been migrated."""
+    """Make the server forget the roles, as if no database on it had been migrated."""
     connection = await connect(f"{server_url}/postgres")
     names = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'test%' OR datname = 'redrive'")
     for row in names:
         inside = await connect(f"{server_url}/{row['datname']}")
-        await inside.execute("DROP OWNED BY redrive_app")
+        await inside.execute("DROP OWNED BY redrive_app, redrive_console")
         await inside.close()
-    await connection.execute("DROP ROLE redrive_app")
+    await connection.execute("DROP ROLE redrive_app, redrive_console")
     await connection.close()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import StackError
-from starter.stack.account import Account, server_account
-from starter.stack.placement import find_postgres, place, sheltered
+from starter.stack.account import Account, hand_over, server_account
+from starter.stack.placement import find_postgres, place, place_server, sheltered
 from starter.stack.state import StateDirectory
 
 STRANGER = Account("stranger", uid=54_321, gid=54_321)
@@ -86,8 +86,49 @@ def test_installation_of_the_wheel_is_found() -> None:
     assert (find_postgres() / "bin" / "initdb").exists()
 
 
-def test_server_account_is_never_root() -> None:
-    """PostgreSQL runs as another account when we are root, and as ourselves when we are not."""
-    account = server_account()
+@pytest.mark.parametrize("names", [(), ("temporal",), ("valkey", "redis"), ("rabbitmq",), ("no such user",)])
+def test_server_account_is_never_root(names: tuple[str, ...]) -> None:
+    """A server runs as another account when we are root, and as ourselves when we are not."""
+    account = server_account(*names)
     assert (account is None) == (os.geteuid() != 0)
     assert account is None or account.uid != 0
+
+
+def test_a_server_of_one_program_goes_to_the_shelter_with_its_data(open_directory: Path) -> None:
+    """Below a closed directory the program is copied and the data moved, once; later starts find both there."""
+    closed, shelter = open_directory / "closed", open_directory / "shelter"
+    home = closed / "state" / "redis"
+    home.mkdir(parents=True)
+    (home / "kept").write_text("data")
+    program = closed / "server"
+    program.write_text("program")
+    closed.chmod(0o700)
+    places = [place_server(StateDirectory(closed / "state"), home, program, STRANGER, shelter) for _ in range(2)]
+    assert places[0] == places[1]
+    assert places[0].home == home
+    assert STRANGER.may_run(places[0].program)
+    assert places[0].program.read_text() == "program"
+    assert (places[0].data / "kept").read_text() == "data"
+    assert places[0].data.is_relative_to(shelter)
+    assert not home.exists()
+
+
+def test_a_server_that_we_run_ourselves_stays_where_it_is(open_directory: Path) -> None:
+    """Without another account there is nothing to reach."""
+    state, program = open_directory / "state", open_directory / "server"
+    place = place_server(StateDirectory(state), state / "redis", program, None, open_directory / "shelter")
+    assert (place.program, place.data, place.account) == (program, state / "redis", None)
+    assert not (open_directory / "shelter").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_handing_over_follows_no_link(open_directory: Path) -> None:
+    """What a server's account has linked to stays root's; all that is in the directory becomes the account's."""
+    secret = open_directory / "secret"
+    secret.touch()
+    data = open_directory / "data"
+    (data / "below").mkdir(parents=True)
+    (data / "below" / "link").symlink_to(secret)
+    hand_over(data, STRANGER)
+    assert secret.stat().st_uid == 0
+    assert {path.lstat().st_uid for path in (data, *data.rglob("*"))} == {STRANGER.uid}

@@ -7,7 +7,7 @@ import pytest
 
 from redrive.errors import StackError
 from starter.stack.placement import Placement, find_postgres
-from starter.stack.postgres import Postgres, keep_password
+from starter.stack.postgres import Passwords, Postgres, keep_password
 from starter.stack.postgres_data import check_version, end_leftover
 from starter.stack.state import StateDirectory
 
@@ -67,8 +67,11 @@ def test_lost_password_is_told(tmp_path: Path) -> None:
 
 def test_server_listens_on_loopback_without_a_socket_file(tmp_path: Path) -> None:
     """Nobody outside this machine reaches it, and the password is in no command line."""
-    server = Postgres(Placement(tmp_path, tmp_path / "data", None), port=15_999, password="hush")
+    server = Postgres(
+        Placement(tmp_path, tmp_path / "data", None), port=15_999, passwords=Passwords("hush", "hush", "hush")
+    )
     assert "listen_addresses=127.0.0.1" in server.command
     assert "unix_socket_directories=" in server.command
     assert not any("hush" in word for word in server.command)
-    assert server.url == "postgresql://redrive:hush@127.0.0.1:15999/redrive"
+    assert server.url == "postgresql://redrive_app:hush@127.0.0.1:15999/redrive"
+    assert server.owner_url == "postgresql://redrive:hush@127.0.0.1:15999/redrive"

@@ -144,6 +144,7 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
         records.record_continue,
         records.load_letter,
         orders.record_order,
+        orders.check_order,
         alerts.raise_alert,
         follow_ups.take_held_back,
     ]

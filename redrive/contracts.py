@@ -63,6 +63,7 @@ class Activity(StrEnum):
     SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_ORDER = "record_order"
+    CHECK_ORDER = "check_order"
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
     RECORD_CONTINUE = "record_continue"

@@ -24,7 +24,7 @@ from store.letter_rows import before, changing, mark_orphaned
 from store.tenancy import Connection, Pool, transaction
 from store.text import clean, clean_or_none
 
-REFUSALS_TOLD: Final = 10
+REFUSALS_TOLD: Final = 50
 
 
 async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer | None:

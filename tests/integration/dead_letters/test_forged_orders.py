@@ -80,19 +80,19 @@ async def test_unreadable_order_between_workflows_is_written_down(case: Case) ->
 
 
 async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
-    """Ten lines, then one whenever their number has doubled; each says how many it speaks of."""
+    """Fifty lines, then one whenever their number has doubled; each says how many it speaks of."""
     await case.park("second")
-    for number in range(70):
+    for number in range(130):
         target = case.run if number % 2 else case.letter_workflow("second")
         await target.signal(Verb.REPLAY, {"nonsense": number})
 
     async def all_counted() -> bool:
         rows = await case._rows("SELECT count FROM redrive.refused_messages WHERE tenant = $1", case.tenant)
-        return [row["count"] for row in rows] == [70]
+        return [row["count"] for row in rows] == [130]
 
     await eventually(all_counted)
-    lines = await case.refusals(13)
-    assert [line["after"]["count"] for line in lines] == [1] * 10 + [6, 16, 32]
+    lines = await case.refusals(52)
+    assert [line["after"]["count"] for line in lines] == [1] * 50 + [14, 64]
     assert not await stuck(case.letter_workflow("second"))
     await case.works_still()
 

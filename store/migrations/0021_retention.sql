@@ -21,7 +21,7 @@ CREATE FUNCTION redrive.purge(
     OUT seen integer, OUT deleted integer, OUT last_at timestamptz, OUT last_id text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $purge$
 DECLARE
-    tenant text := redrive.own_tenant();
+    whose text := redrive.own_tenant();
     -- The table, the column of the time, the id and its type, and what makes a row one that may go. $1 is the tenant, $2 before.
     rule text[] := CASE kind
         WHEN 'runs' THEN ARRAY['runs', 'started_at', 'run_id', 'text', $$
@@ -72,12 +72,12 @@ BEGIN
     after_at := coalesce(after_at, '-infinity');
     after_id := coalesce(after_id, CASE WHEN rule[4] = 'uuid' THEN '00000000-0000-0000-0000-000000000000' ELSE '' END);
     -- One purge of a tenant at a time: two would wait for each other's rows.
-    PERFORM pg_advisory_xact_lock(hashtextextended('redrive.purge ' || tenant, 0));
+    PERFORM pg_advisory_xact_lock(hashtextextended('redrive.purge ' || whose, 0));
     page := format('FROM redrive.%1$I AS old WHERE tenant = $1 AND %2$I < $2 AND (%2$I, %3$I) ', VARIADIC rule);
     EXECUTE format('WITH page AS (SELECT %2$I AS at, %3$I AS id %5$s > ($3, $4::%4$s) ORDER BY %2$I, %3$I LIMIT $5)
                     SELECT (SELECT count(*) FROM page), at, id::text FROM page ORDER BY page.at DESC, page.id DESC LIMIT 1',
                    rule[1], rule[2], rule[3], rule[4], page)
-        INTO seen, last_at, last_id USING tenant, before, after_at, after_id, size;
+        INTO seen, last_at, last_id USING whose, before, after_at, after_id, size;
     seen := coalesce(seen, 0);
     deleted := 0;
     IF seen = 0 THEN
@@ -87,7 +87,7 @@ BEGIN
                     SELECT array_agg(id::text) FROM going',
                    rule[1], rule[2], rule[3], rule[4], page, rule[5],
                    CASE WHEN dry_run THEN '' ELSE 'FOR UPDATE OF old SKIP LOCKED' END)
-        INTO gone USING tenant, before, after_at, after_id, last_at, last_id;
+        INTO gone USING whose, before, after_at, after_id, last_at, last_id;
     deleted := coalesce(cardinality(gone), 0);
     IF dry_run OR deleted = 0 THEN
         RETURN;
@@ -96,12 +96,12 @@ BEGIN
         DELETE FROM redrive.event_projections WHERE event_id = ANY (gone);
         DELETE FROM redrive.event_replays WHERE event_id = ANY (gone);
     ELSIF kind = 'bulk' THEN
-        DELETE FROM redrive.bulk_items AS item WHERE item.tenant = purge.tenant AND item.bulk_id = ANY (gone);
+        DELETE FROM redrive.bulk_items AS item WHERE item.tenant = whose AND item.bulk_id = ANY (gone);
     END IF;
     EXECUTE format('DELETE FROM redrive.%I WHERE tenant = $1 AND %I = ANY ($2::%s[])', rule[1], rule[3], rule[4])
-        USING tenant, gone;
+        USING whose, gone;
     INSERT INTO redrive.audit_log (tenant, action, actor, reason, after)
-    VALUES (tenant, 'purged', who, 'retention', jsonb_build_object('kind', kind, 'count', deleted, 'before', before));
+    VALUES (whose, 'purged', who, 'retention', jsonb_build_object('kind', kind, 'count', deleted, 'before', before));
 END
 $purge$;
 

@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.alerts import AlertActivities
+from activities.audit_anchors import AuditAnchors
 from activities.bulk import BulkActivities
 from activities.bulk_plans import BulkPlanActivities
 from activities.catalog import CatalogActivities
@@ -26,6 +27,7 @@ from activities.letter_records import LetterRecords
 from activities.letter_signals import LetterSignals
 from activities.order_checks import OrderChecks
 from activities.orders import OrderActivities
+from activities.retention import RetentionActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
 from activities.stock import keep_gauges
@@ -38,10 +40,11 @@ from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.program import run_program, say_ready, until_signalled
 from redrive.redaction import Redactor
-from redrive.schedules import keep_sweep_schedule
+from redrive.schedules import keep_schedules
 from redrive.settings import Settings
 from store.database import Database
 from workflows.alert_follow_up import AlertFollowUp
+from workflows.anchor_audit import AnchorAudit
 from workflows.arguments import OneInput
 from workflows.bulk_questions import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
 from workflows.bulk_replay import BulkReplay
@@ -49,6 +52,7 @@ from workflows.catalog import DescribeModules, ResolvePipeline
 from workflows.dead_letter import DeadLetter
 from workflows.expire_keys import ExpireKeys
 from workflows.module_run import ModuleRun
+from workflows.purge_records import PurgeRecords
 
 log = get_logger(__name__)
 ActivityFunction: TypeAlias = Callable[..., Any]
@@ -59,6 +63,8 @@ WORKFLOWS = [
     AlertFollowUp,
     BulkReplay,
     ExpireKeys,
+    PurgeRecords,
+    AnchorAudit,
     DescribeModules,
     ResolvePipeline,
     PlanBulk,
@@ -123,7 +129,14 @@ def _run_activities(tools: Tools) -> list[ActivityFunction]:
     )
     catalog = CatalogActivities(tools.registry, settings.build_id)
     keys = KeyActivities(tools.client, tools.database, tools.redactor)
-    return [steps.run_step, catalog.describe_modules, catalog.resolve_pipeline, keys.expire_keys]
+    return [
+        steps.run_step,
+        catalog.describe_modules,
+        catalog.resolve_pipeline,
+        keys.expire_keys,
+        RetentionActivities(tools.database, settings.retention).purge,
+        AuditAnchors(tools.database, tools.http, settings.audit_anchor).anchor_audit,
+    ]
 
 
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
@@ -144,6 +157,7 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
         records.record_continue,
         records.load_letter,
         orders.record_order,
+        orders.check_order,
         alerts.raise_alert,
         follow_ups.take_held_back,
     ]
@@ -224,10 +238,10 @@ async def connect_patiently(settings: Settings, runtime: Runtime | None = None) 
             await asyncio.sleep(CONNECT_INTERVAL)
 
 
-async def _keep_schedule(client: Client, task_queue: str) -> None:
-    """Ask for the sweep over keys. A worker that cannot is as good as any other: the next one asks again."""
+async def _keep_schedules(client: Client, task_queue: str) -> None:
+    """Ask for what is done at set times. A worker that cannot is as good as any other: the next one asks again."""
     try:
-        await keep_sweep_schedule(client, task_queue)
+        await keep_schedules(client, task_queue)
     except RPCError as error:
         log.warning("worker.schedule_not_kept", error=error.message[:300])
 
@@ -236,7 +250,7 @@ async def serve(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
     async with until_signalled() as stopped, running_worker(settings) as worker:
-        await _keep_schedule(worker.client, settings.task_queue)
+        await _keep_schedules(worker.client, settings.task_queue)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         say_ready(settings.ready_file)
         try:

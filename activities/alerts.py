@@ -1,17 +1,14 @@
 """Tell people that steps die: Sentry and a signed webhook. Each is optional; neither can hold up a dead letter."""
 
-import hashlib
-import hmac
-import time
 from typing import Any
 
 import httpx
 from temporalio import activity
 
-from redrive.classify import category_of_status
+from activities.webhooks import post_signed
 from redrive.contracts import Activity
 from redrive.dead_letters import Alert
-from redrive.errors import InvalidInput, ServiceError
+from redrive.errors import InvalidInput
 from redrive.logs import get_logger
 from redrive.settings import AlertSettings
 
@@ -51,22 +48,7 @@ class AlertActivities:
 
     async def _to_webhook(self, url: str, alert: Alert) -> None:
         body = alert.model_dump_json().encode()
-        response = await self._http.post(url, content=body, headers=self._headers(body), follow_redirects=False)
-        if response.status_code >= 300:
-            raise ServiceError(
-                f"the alert webhook answered {response.status_code}",
-                category=category_of_status(response.status_code),
-                status=response.status_code,
-            )
-
-    def _headers(self, body: bytes) -> dict[str, str]:
-        moment = str(int(time.time()))
-        headers = {"content-type": "application/json", "x-redrive-timestamp": moment}
-        if self._settings.webhook_secret:
-            secret = self._settings.webhook_secret.get_secret_value().encode()
-            signature = hmac.new(secret, moment.encode() + b"." + body, hashlib.sha256).hexdigest()
-            headers["x-redrive-signature"] = f"sha256={signature}"
-        return headers
+        await post_signed(self._http, url, body, self._settings.webhook_secret, what="alert")
 
 
 def _sentry(settings: AlertSettings) -> Any:

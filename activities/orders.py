@@ -12,8 +12,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.order_checks import OrderChecks, Verdict
 from redrive.contracts import Activity
 from redrive.dead_letters import (
+    PROBLEM_LIMIT,
     Answer,
     Discard,
+    HandedOrder,
+    MalformedOrder,
     OrderRecorded,
     OrderRequest,
     OwnerOrder,
@@ -55,7 +58,11 @@ class OrderActivities:
         self._tell(request, answer, verdict)
         if not answer.accepted:
             return OrderRecorded(answer=answer, orphaned=answer.orphaned)
-        if await self._hand_on(request) or isinstance(request.order, Discard):
+        proof = await dead_letters.proof_of(pool, request.letter, request.order.request_id)
+        if proof is None:
+            # Another try of this activity was quicker, and the order's outcome is known already.
+            return OrderRecorded(answer=answer)
+        if await self._hand_on(request, proof) or isinstance(request.order, Discard):
             return OrderRecorded(answer=answer, under_way=True)
         # The run ended after the check: nobody carries the order out.
         await dead_letters.reopen(pool, request.letter, request.cycle, orphaned=True)
@@ -67,10 +74,10 @@ class OrderActivities:
         pool = await self._database.pool()
         # The same id on another order gets the answer, too, but is not carried out.
         is_same = earlier.accepted and earlier.status is status_after(request.order)
-        under_way = is_same and await dead_letters.is_under_way(pool, request.letter, earlier.request_id)
-        if under_way:
-            await self._hand_on(request)
-        return OrderRecorded(answer=earlier, under_way=under_way)
+        proof = await dead_letters.proof_of(pool, request.letter, earlier.request_id) if is_same else None
+        if proof is not None:
+            await self._hand_on(request, proof)
+        return OrderRecorded(answer=earlier, under_way=proof is not None)
 
     async def _answer(self, request: OrderRequest, verdict: Verdict) -> Answer:
         letter, order = request.letter, request.order
@@ -90,14 +97,42 @@ class OrderActivities:
         )
         return await dead_letters.put_refused(pool, letter, written, answer, orphaned=verdict.orphaned)
 
-    async def _hand_on(self, request: OrderRequest) -> bool:
+    @activity.defn(name=Activity.CHECK_ORDER)
+    async def check_order(self, handed: HandedOrder) -> str | None:
+        """Say why a run must not do what it was told, or None: the record has accepted this very order.
+
+        A refusal is written down. The run was told by a signal that anybody may send who reaches Temporal.
+        """
+        pool = await self._database.pool()
+        proof = await dead_letters.proof_of(pool, handed.letter, handed.request_id)
+        if proof is not None and proof == handed.proof:
+            return None
+        problem = (
+            f"{handed.verb} {handed.request_id!r} of {handed.requested_by!r} did not go through the dead letter's "
+            f"record: send it as the signal {handed.verb.value!r}"
+        )
+        info = activity.info()
+        malformed = MalformedOrder(verb=OwnerSignal.ORDER, problem=self._redactor.text(problem)[:PROBLEM_LIMIT])
+        await dead_letters.put_malformed(pool, handed.letter, malformed, f"{info.workflow_run_id}:{info.activity_id}")
+        log.warning(
+            "run.order_refused",
+            dlq_id=handed.letter.workflow_id,
+            run_id=handed.letter.run_id,
+            tenant_id=handed.letter.tenant,
+            operation=handed.verb.value,
+            request_id=handed.request_id,
+            user_id=handed.requested_by,
+        )
+        return malformed.problem
+
+    async def _hand_on(self, request: OrderRequest, proof: str) -> bool:
         """Signal the run, and tell whether it was there."""
         letter, order = request.letter, request.order
         if isinstance(order, Restart):
             return True
         try:
             completed = self._checks.completed(letter.step, order)
-            message = OwnerOrder(step=letter.step, cycle=request.cycle, order=completed)
+            message = OwnerOrder(step=letter.step, cycle=request.cycle, order=completed, proof=proof)
             await self._client.get_workflow_handle(letter.run_id).signal(OwnerSignal.ORDER, message)
         except ValidationError:
             # Given again with another output, which nobody accepted.

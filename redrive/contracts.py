@@ -51,6 +51,8 @@ class Workflow(StrEnum):
     DESCRIBE_BULK = "DescribeBulk"
     LIST_BULK_ITEMS = "ListBulkItems"
     RETRY_SWEEP = "RetrySweep"
+    PURGE_RECORDS = "PurgeRecords"
+    ANCHOR_AUDIT = "AnchorAudit"
 
 
 class Activity(StrEnum):
@@ -63,6 +65,7 @@ class Activity(StrEnum):
     SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_ORDER = "record_order"
+    CHECK_ORDER = "check_order"
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
     RECORD_CONTINUE = "record_continue"
@@ -79,6 +82,8 @@ class Activity(StrEnum):
     FINISH_BULK = "finish_bulk"
     DESCRIBE_BULK = "describe_bulk"
     LIST_BULK_ITEMS = "list_bulk_items"
+    PURGE = "purge"
+    ANCHOR_AUDIT = "anchor_audit"
 
 
 class Query(StrEnum):
@@ -306,6 +311,19 @@ class KeySweep(Message):
 
     settled: int = Field(description="keys whose run had ended without a word about it in the database")
     deleted: int = Field(description="keys and stored results whose time was up")
+
+
+class PurgeReport(Message):
+    """What a purge did."""
+
+    deleted: dict[str, int] = Field(description="how many rows of each kind")
+
+
+class AnchorMark(Message):
+    """Until when the heads of the audit log are noted elsewhere."""
+
+    since: datetime = Field(description="the next time, logs that have grown since then are looked at")
+    heads: int = Field(description="how many heads were noted")
 
 
 class LastStep(Message):

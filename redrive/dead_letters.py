@@ -133,6 +133,7 @@ class OwnerOrder(Message):
     step: str
     cycle: int
     order: LetterOrder = Field(discriminator="verb")
+    proof: str = Field(default="", description="made by the transaction that accepted it; the run has it checked")
 
 
 class Answer(Message):
@@ -156,6 +157,16 @@ class LetterId(Message):
     def workflow_id(self) -> str:
         """The id of the dead letter's workflow."""
         return f"dead-letter-{self.run_id}-{self.step}"
+
+
+class HandedOrder(Message):
+    """What is checked of an order that a run was handed: whether it went through the record."""
+
+    letter: LetterId
+    verb: Verb
+    request_id: str
+    requested_by: str
+    proof: str
 
 
 class ExhaustedReport(Message):

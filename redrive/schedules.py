@@ -17,14 +17,27 @@ from temporalio.client import (
 from redrive.contracts import Workflow
 
 SWEEP_INTERVAL: Final = timedelta(hours=1)
+ANCHOR_INTERVAL: Final = timedelta(hours=1)
+PURGE_INTERVAL: Final = timedelta(days=1)
+
+
+async def keep_schedules(client: Client, task_queue: str) -> None:
+    """Have what grows looked after. Any number of workers may ask for it: there is one schedule of each a queue."""
+    await keep_sweep_schedule(client, task_queue)
+    await _keep(client, task_queue, "redrive-anchor-audit", Workflow.ANCHOR_AUDIT, ANCHOR_INTERVAL)
+    await _keep(client, task_queue, "redrive-purge", Workflow.PURGE_RECORDS, PURGE_INTERVAL)
 
 
 async def keep_sweep_schedule(client: Client, task_queue: str) -> None:
-    """Have the keys looked after now and then. Any number of workers may ask for it: there is one schedule a queue."""
-    name = f"redrive-expire-keys-{task_queue}"
+    """Have the keys looked after now and then."""
+    await _keep(client, task_queue, "redrive-expire-keys", Workflow.EXPIRE_KEYS, SWEEP_INTERVAL)
+
+
+async def _keep(client: Client, task_queue: str, what: str, workflow: Workflow, every: timedelta) -> None:
+    name = f"{what}-{task_queue}"
     schedule = Schedule(
-        action=ScheduleActionStartWorkflow(Workflow.EXPIRE_KEYS, id=name, task_queue=task_queue),
-        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=SWEEP_INTERVAL)]),
+        action=ScheduleActionStartWorkflow(workflow, id=name, task_queue=task_queue),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
     )
     try:

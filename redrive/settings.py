@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
 from redrive.redaction import Redactor
+from redrive.retention import RetentionSettings
 
 Kind = TypeVar("Kind", bound=BaseSettings)
 
@@ -31,6 +32,14 @@ class AlertSettings(BaseModel):
     window: timedelta = Field(
         default=ALERT_WINDOW, gt=timedelta(0), description="failures that look alike are one alert in this time"
     )
+
+
+class AnchorSettings(BaseModel):
+    """Where the heads of the audit log are noted, beside the process's log: a file that grows, a webhook."""
+
+    file: Path | None = None
+    webhook_url: str | None = None
+    webhook_secret: SecretStr | None = Field(default=None, description="signs the webhook's body (HMAC-SHA256)")
 
 
 class OidcSettings(BaseModel):
@@ -59,6 +68,8 @@ class Settings(BaseSettings):
     modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
     services: dict[str, ServiceSettings] = {}
     alerts: AlertSettings = AlertSettings()
+    retention: RetentionSettings = RetentionSettings()
+    audit_anchor: AnchorSettings = AnchorSettings()
     free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
@@ -88,6 +99,7 @@ class Settings(BaseSettings):
     def redactor(self) -> Redactor:
         """Return what takes secrets out: by name, by shape, and those in here, which a service may echo in an error."""
         own = [service.token for service in self.services.values()]
+        own += [self.audit_anchor.webhook_secret]
         own += [self.alerts.sentry_dsn, self.alerts.webhook_secret, self.oidc.client_secret if self.oidc else None]
         return Redactor(self.redacted_keys, (secret.get_secret_value() for secret in own if secret))
 

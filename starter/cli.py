@@ -52,6 +52,7 @@ app.command("starter.commands.members:app", name="members")
 app.command("starter.commands.database:migrate")
 app.command("starter.commands.audit:app", name="audit")
 app.command("starter.commands.reconcile:reconcile")
+app.command("starter.commands.purge:purge")
 app.command("starter.commands.events:app", name="events")
 app.command("starter.commands.messages:app", name="messages")
 

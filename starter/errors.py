@@ -33,6 +33,12 @@ class AuditBroken(RedriveError):
     code = "audit_broken"
 
 
+class HeadCut(RedriveError):
+    """The head that was noted is older than the audit log's last cut: there is nothing left to compare it with."""
+
+    code = "head_cut"
+
+
 class StoresDisagree(RedriveError):
     """Temporal and Postgres tell different stories."""
 

@@ -40,6 +40,8 @@ class Action(StrEnum):
     BULK_RESUMED = "bulk_resumed"
     BULK_STOPPED = "bulk_stopped"
     BULK_FINISHED = "bulk_finished"
+    PURGED = "purged"
+    AUDIT_CUT = "audit_cut"
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,16 @@ async def write_run_entry(connection: Connection, entry: RunEntry) -> None:
 
 @dataclass(frozen=True)
 class Proof:
-    """Whether a tenant's audit log is whole. Its head, noted elsewhere, proves later that nobody rewrote all of it."""
+    """Whether a tenant's audit log is whole. Its head, noted elsewhere, proves later that nobody rewrote all of it.
+
+    `cut` is the number of the last line that retention has cut off: what went before is not there to be proved.
+    """
 
     tenant: str
     entries: int
     first_broken: int | None
     head: str
+    cut: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -178,15 +184,32 @@ async def verify(pool: Pool, tenant: str | None) -> list[Proof]:
 
 
 async def _verify(connection: Connection, tenant: str, head: int, head_hash: bytes) -> Proof:
-    entries, broken = await _first_broken(connection, tenant, head, head_hash)
-    return Proof(tenant, entries, broken, f"{head}:{head_hash.hex()}")
+    cut, cut_hash = await last_cut(connection, tenant)
+    last, broken = await _first_broken(connection, tenant, (cut, cut_hash), (head, head_hash))
+    return Proof(tenant, max(last - cut, 0), broken, f"{head}:{head_hash.hex()}", cut)
 
 
-async def _first_broken(connection: Connection, tenant: str, head: int, head_hash: bytes) -> tuple[int, int | None]:
+# A line cannot cut itself off: one that says so does not count, and the chain is found broken before it.
+_LAST_CUT: Final = """
+    SELECT (after ->> 'through')::bigint AS number, decode(after ->> 'hash', 'hex') AS hash FROM audit_log
+    WHERE tenant = $1 AND action = 'audit_cut' AND (after ->> 'through')::bigint < number ORDER BY number DESC LIMIT 1
+"""
+
+
+async def last_cut(connection: Connection, tenant: str) -> tuple[int, bytes]:
+    """Return the number and the hash of the last line that was cut off; 0 and nothing when none was."""
+    row = await connection.fetchrow(_LAST_CUT, tenant)
+    return (row["number"], row["hash"]) if row else (0, b"")
+
+
+async def _first_broken(
+    connection: Connection, tenant: str, cut: tuple[int, bytes], head: tuple[int, bytes]
+) -> tuple[int, int | None]:
+    """Go through the chain from a cut on; return how far it was followed, and the first number that does not fit."""
     early = await connection.fetchval("SELECT min(number) FROM audit_log WHERE tenant = $1 AND number < 1", tenant)
     if early is not None:
         return 0, early
-    number, last_hash = 0, b""
+    number, last_hash = cut
     while True:
         row = await connection.fetchrow(_CHECK, tenant, number, last_hash, _CHUNK)
         if row is None or row["number"] is None:
@@ -194,6 +217,6 @@ async def _first_broken(connection: Connection, tenant: str, head: int, head_has
         if row["broken"] is not None:
             return number, row["broken"]
         number, last_hash = row["number"], row["hash"]
-    if number != head:
-        return number, min(number, head) + 1
-    return number, None if last_hash == head_hash else head
+    if number != head[0]:
+        return number, min(number, head[0]) + 1
+    return number, None if last_hash == head[1] else head[0]

@@ -24,15 +24,15 @@ from redrive.fingerprints import fingerprint
 from store.audit import Action, Entry, write
 from store.keys import run_claim
 from store.letter_rows import before, changing, mark_orphaned, read, state
-from store.orders import first_answer, is_under_way, put_accepted, put_malformed, put_refused
+from store.orders import first_answer, proof_of, put_accepted, put_malformed, put_refused
 from store.tenancy import Pool, transaction
 from store.text import clean, json_text
 
 __all__ = [
     "Recorded",
     "first_answer",
-    "is_under_way",
     "load_state",
+    "proof_of",
     "put_accepted",
     "put_malformed",
     "put_orphaned",

@@ -22,7 +22,9 @@ from store.audit import Action, Entry, write
 from store.key_generations import follow_restart
 from store.letter_rows import before, changing, mark_orphaned
 from store.tenancy import Connection, Pool, transaction
-from store.text import clean
+from store.text import clean, clean_or_none
+
+REFUSALS_TOLD: Final = 50
 
 
 async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer | None:
@@ -31,19 +33,22 @@ async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer 
         return await _first_answer(connection, letter, request_id)
 
 
-async def is_under_way(pool: Pool, letter: LetterId, request_id: str) -> bool:
-    """Tell whether an order that was accepted is still the letter's last one, and its outcome is not known yet.
+async def proof_of(pool: Pool, letter: LetterId, request_id: str) -> str | None:
+    """Return the proof of an order that was accepted, while it is the letter's last one and its outcome is not known.
 
     An order that is given again gets its first answer, also when it was carried out long ago: ask this before it is
-    handed to the run.
+    handed to the run. The run asks it before it obeys. Accepted by an older release, it is empty.
     """
     async with transaction(pool, letter.tenant) as connection:
-        status = await connection.fetchval(
-            "SELECT status FROM dead_letters WHERE id = $1 AND order_request_id = $2",
+        proof: str | None = await connection.fetchval(
+            """
+            SELECT coalesce(order_nonce::text, '') FROM dead_letters
+            WHERE id = $1 AND order_request_id = $2 AND status <> 'replayed'
+            """,
             letter.workflow_id,
             clean(request_id),
         )
-    return status is not None and status != LetterStatus.REPLAYED
+    return proof
 
 
 _FIRST_ANSWER: Final = """
@@ -62,7 +67,7 @@ _REPLAY: Final = """
     WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, updated_at = now() WHERE run_id = $6)
     UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, order_request_id = $2,
         replayed_by = $3, replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
-        version = version + 1, updated_at = now()
+        order_nonce = gen_random_uuid(), version = version + 1, updated_at = now()
     WHERE id = $1
 """
 _CLOSE: Final = """
@@ -71,7 +76,8 @@ _CLOSE: Final = """
                      category = CASE WHEN $7 <> 'SUCCESS' THEN category END
                  WHERE run_id = $6)
     UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-        resolution_reason = $5, order_request_id = $8, version = version + 1, updated_at = now()
+        resolution_reason = $5, order_request_id = $8, order_nonce = gen_random_uuid(),
+        version = version + 1, updated_at = now()
     WHERE id = $1
 """
 
@@ -137,10 +143,35 @@ async def put_refused(
         return answer
 
 
+# A try of the activity that counted last counts nothing.
+_COUNT_REFUSED: Final = """
+    INSERT INTO refused_messages AS known (tenant, dead_letter, count, last_request) VALUES ($1, $2, 1, $3)
+    ON CONFLICT (tenant, dead_letter) DO UPDATE SET
+        count = known.count + 1, last_request = excluded.last_request, last_at = now()
+    WHERE excluded.last_request IS NULL OR known.last_request IS DISTINCT FROM excluded.last_request
+    RETURNING count, told
+"""
+
+
 async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder, request_id: str | None = None) -> None:
-    """Record an order that could not be read: nobody knows who sent it. With an id of the caller's: once for it."""
+    """Record an order that could not be read, or had no proof: nobody knows who sent it.
+
+    With an id of the caller's: once for it. The first ones of a dead letter have a line each in the audit log, later
+    ones share one, which says how many they are.
+    """
+    once = clean_or_none(request_id)
     async with changing(pool, letter) as (connection, record):
-        after = {"verb": malformed.verb, "problem": malformed.problem}
+        if once and await connection.fetchval(
+            "SELECT true FROM audit_log WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3",
+            letter.tenant,
+            letter.workflow_id,
+            once,
+        ):
+            return
+        counted = await connection.fetchrow(_COUNT_REFUSED, letter.tenant, letter.workflow_id, once)
+        if counted is None or not has_own_line(counted["count"]):
+            return
+        after = {"verb": malformed.verb, "problem": malformed.problem, "count": counted["count"] - counted["told"]}
         entry = Entry(
             action=Action.REFUSED,
             letter=letter,
@@ -149,14 +180,20 @@ async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder,
             before=before(record),
             after=after,
         )
-        known = request_id and await connection.fetchval(
-            "SELECT true FROM audit_log WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3",
+        await write(connection, entry)
+        await connection.execute(
+            "UPDATE refused_messages SET told = count WHERE tenant = $1 AND dead_letter = $2",
             letter.tenant,
             letter.workflow_id,
-            clean(request_id),
         )
-        if not known:
-            await write(connection, entry)
+
+
+def has_own_line(number: int) -> bool:
+    """Tell whether the audit log gets a line for the refused message with this number, and those before it.
+
+    However many are sent, there are few lines: one for each of the first, then one whenever their number has doubled.
+    """
+    return number <= REFUSALS_TOLD or number.bit_count() == 1
 
 
 def _order_entry(

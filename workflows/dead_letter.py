@@ -7,12 +7,10 @@ through one inbox and is handled one after another: of two orders at once, one w
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SearchAttribute, Workflow
@@ -45,10 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
     from workflows.details import letter_details
     from workflows.inputs import read_message, read_order
-
-LOCAL_TIMEOUT = timedelta(seconds=3)
-RECORD_TIMEOUT = timedelta(seconds=5)
-RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
+    from workflows.records import work_with_record
 
 
 @workflow.defn(name=Workflow.DEAD_LETTER)
@@ -121,7 +116,7 @@ class DeadLetter:
                 await self._on_outcome(message)
             case MalformedOrder():
                 await self._load()
-                await self._record(Activity.RECORD_REFUSAL, self._state.letter, message)
+                await work_with_record(Activity.RECORD_REFUSAL, self._state.letter, message)
             case Replay() | Resolve() | Discard() | Restart():
                 await self._on_order(message)
 
@@ -129,7 +124,7 @@ class DeadLetter:
         if message.again and self._state.order:
             # The order was handed over in this life of the letter: it is on its way, behind the run's word.
             return
-        recorded: LetterRecorded = await self._record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
+        recorded: LetterRecorded = await work_with_record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
         answers, cycle = self._state.answers, message.cycle
         self._state = recorded.state.model_copy(update={"answers": answers, "cycle": cycle})
         self._loaded = True
@@ -151,7 +146,7 @@ class DeadLetter:
                 status=self._state.status,
                 cycle=self._state.cycles,
             )
-            recorded: OrderRecorded = await self._record(Activity.RECORD_ORDER, request, returns=OrderRecorded)
+            recorded: OrderRecorded = await work_with_record(Activity.RECORD_ORDER, request, returns=OrderRecorded)
             answers[order.request_id] = recorded.answer
             while len(answers) > ANSWERS_KEPT:
                 answers.pop(next(iter(answers)))
@@ -170,7 +165,7 @@ class DeadLetter:
         await self._load()
         if self._state.status.closed:
             return
-        await self._record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
+        await work_with_record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
         self._state.status = status_after_outcome(outcome)
         self._state.blocked_by = outcome.blocked_by
         self._state.order = None
@@ -180,40 +175,13 @@ class DeadLetter:
         """Read the record, when an order has started this workflow anew after the letter was closed."""
         if self._loaded:
             return
-        found: LetterState | None = await self._record(
+        found: LetterState | None = await work_with_record(
             Activity.LOAD_LETTER,
             self._state.letter,
             returns=LetterState | None,  # type: ignore[arg-type]  # a union is a type for the converter
         )
         self._state = found or self._state.model_copy(update={"exists": False, "status": LetterStatus.DISCARDED})
         self._loaded = True
-
-    async def _record(self, activity: Activity, *arguments: object, returns: type | None = None) -> Any:
-        """Work with the record: at once in the worker that has this task, and if that fails, in any, again and again.
-
-        A local activity holds one of its worker's places for workflow tasks. Those that wait for the database must not
-        take them all: runs that need no database would wait, too.
-        """
-        try:
-            return await workflow.execute_local_activity(
-                activity,
-                args=arguments,
-                result_type=returns,
-                start_to_close_timeout=LOCAL_TIMEOUT,
-                retry_policy=RetryPolicy(maximum_attempts=1),
-            )
-        except FailureError as error:
-            # Not ActivityError: rebuilt from history, a local activity's failure comes without that cover.
-            if is_cancelled_exception(error):
-                raise
-        return await workflow.execute_activity(
-            activity,
-            args=arguments,
-            result_type=returns,
-            start_to_close_timeout=RECORD_TIMEOUT,
-            retry_policy=RECORD_RETRIES,
-            summary="the database did not answer at once",
-        )
 
     def _should_continue_as_new(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()

@@ -17,13 +17,15 @@ _MARKS = {
 }
 
 
-def run_details(order: RunInput, status: RunStatus, steps: list[StepState]) -> str:
+def run_details(order: RunInput, status: RunStatus, steps: list[StepState], refused: str | None = None) -> str:
     """Describe a run: where it is, and why it failed if it did."""
     lines = [f"**{order.pipeline}** of tenant **{order.tenant}**: {status}", ""]
     lines += [f"{number}. {step.name}: {_step_text(step)}" for number, step in enumerate(steps, 1)]
     failed = next((step.failure for step in steps if step.failure and step.status in _DEAD), None)
     if failed:
         lines += ["", f"Step **{failed.step}** failed: {failed.category}", "", f"> {escape(failed.message)}"]
+    if refused:
+        lines += ["", "A command was refused:", "", f"> {escape(refused)}"]
     if status is RunStatus.DLQ_PENDING:
         lines += ["", *_how_to_replay()]
     if status is RunStatus.PARTIAL:

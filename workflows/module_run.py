@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         Answer,
         Continue,
         Discard,
+        HandedOrder,
         MalformedOrder,
         OwnerOrder,
         OwnerSignal,
@@ -49,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.details import run_details
     from workflows.failures import failed_cycle
     from workflows.inputs import NOTHING, read_message, read_order, read_run_input
+    from workflows.records import work_with_record
     from workflows.run_letters import LOCAL_TIMEOUT, RunLetters
     from workflows.run_state import (
         begin_cycle,
@@ -65,6 +67,8 @@ with workflow.unsafe.imports_passed_through():
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+# Runs that took orders before they were checked go on as they did.
+ORDERS_CHECKED = "orders-checked"
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -81,6 +85,7 @@ class ModuleRun:
         self._inbox: deque[OwnerOrder] = deque()
         self._asked_to_report = False
         self._told_to_continue = False
+        self._refused: str | None = None
         self._answers: dict[str, Answer] = {}
 
     @workflow.run
@@ -136,6 +141,8 @@ class ModuleRun:
                 order = read_message(OwnerOrder, arguments)
                 if isinstance(order, OwnerOrder):
                     self._inbox.append(order)
+                else:
+                    await self._refuse_unreadable(order)
             case OwnerSignal.REPORT:
                 self._asked_to_report = True
             case Verb.CONTINUE:
@@ -143,6 +150,11 @@ class ModuleRun:
             case _:
                 letters = await self._begun()
                 await letters.signal(current_step(self._state), name, arguments)
+
+    async def _refuse_unreadable(self, problem: str) -> None:
+        letter = (await self._begun()).id_of(current_step(self._state))
+        self._show_refusal(problem)
+        await work_with_record(Activity.RECORD_REFUSAL, letter, MalformedOrder(verb=OwnerSignal.ORDER, problem=problem))
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
@@ -307,7 +319,7 @@ class ModuleRun:
             else:
                 self._asked_to_report = False
                 await letters.report(snapshot, step.failure, again=True)
-        self._error = None
+        self._error = self._refused = None
         self._upsert(RunStatus.RUNNING)
 
     async def _carry_out(
@@ -316,6 +328,9 @@ class ModuleRun:
         """Do what an accepted order says with the step that the run is parked at."""
         if (given.step, given.cycle) != (step.name, step.cycle):
             workflow.logger.warning("run.late_order_ignored: %s", given.order.verb)
+            return
+        if workflow.patched(ORDERS_CHECKED) and (problem := await self._proof_problem(given, letters)):
+            self._show_refusal(problem)
             return
         match given.order:
             case Replay() as order:
@@ -330,6 +345,28 @@ class ModuleRun:
                 self._fail(step, f"discarded by {order.requested_by}: {order.reason}")
             case Restart():
                 workflow.logger.warning("run.order_ignored: %s", given.order.verb)
+
+    async def _proof_problem(self, given: OwnerOrder, letters: RunLetters) -> str | None:
+        """Ask the record whether it has accepted an order: anybody who reaches Temporal can send the signal."""
+        handed = HandedOrder(
+            letter=letters.id_of(given.step),
+            verb=given.order.verb,
+            request_id=given.order.request_id,
+            requested_by=given.order.requested_by,
+            proof=given.proof,
+        )
+        problem: str | None = await work_with_record(
+            Activity.CHECK_ORDER,
+            handed,
+            returns=str | None,  # type: ignore[arg-type]  # a union is a type for the converter
+        )
+        return problem
+
+    def _show_refusal(self, problem: str) -> None:
+        """Show on the run's page that it was told something that it does not do."""
+        workflow.logger.warning("run.order_refused: %s", problem)
+        self._refused = problem
+        self._describe()
 
     def _fail(self, step: StepState, how: str) -> None:
         step.status = StepStatus.FAILED
@@ -371,7 +408,7 @@ class ModuleRun:
 
     def _describe(self) -> None:
         if self._order:
-            workflow.set_current_details(run_details(self._order, self._status, self._state.steps))
+            workflow.set_current_details(run_details(self._order, self._status, self._state.steps, self._refused))
 
     def _upsert(self, status: RunStatus, category: Category | None = None, step: str | None = None) -> None:
         """Show the run's state in Temporal's lists. Not called on the way to success: a start sets all it needs."""

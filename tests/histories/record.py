@@ -350,6 +350,33 @@ async def _edited(recorder: Recorder) -> None:
     await recorder.keep("edited", run_id)
 
 
+async def _proved(recorder: Recorder) -> None:
+    """A command sent to the run by hand, unreadable and without a proof, is refused; one through the record is not."""
+    run_id = await recorder.park("proved", "count-2")
+    run = recorder.client.get_workflow_handle(run_id)
+    letter = LetterId(tenant="default", run_id=run_id, step="count-2")
+    await run.signal(OwnerSignal.ORDER, "nonsense")
+    order = {"verb": Verb.DISCARD, "request_id": "by-hand", "requested_by": "eve", "reason": "a history"}
+    await run.signal(OwnerSignal.ORDER, {"step": letter.step, "cycle": 1, "order": order})
+    with stopped(recorder.postgres):
+        await run.signal(OwnerSignal.ORDER, {"step": letter.step, "cycle": 1, "order": order})
+
+        async def is_asked_elsewhere() -> bool:
+            return bool((await run.describe()).raw_description.pending_activities)
+
+        await eventually(is_asked_elsewhere)
+    recorder.mend()
+    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await recorder.keep_both("proved", run_id)
+
+
+async def _looked_after(recorder: Recorder) -> None:
+    """The purge, and the heads of the audit log, as schedules start them."""
+    for name, workflow in (("purged", Workflow.PURGE_RECORDS), ("anchored", Workflow.ANCHOR_AUDIT)):
+        await recorder.client.execute_workflow(workflow, id=name, task_queue=TASK_QUEUE)
+        await recorder.keep(name, name)
+
+
 Scene = Callable[[Recorder], Awaitable[None]]
 SCENES: list[Scene] = [
     _plain,
@@ -366,6 +393,8 @@ SCENES: list[Scene] = [
     _reported_again,
     _record_timed_out,
     _followed_up,
+    _proved,
+    _looked_after,
 ]
 LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 

@@ -38,6 +38,7 @@ RUNS = {
     "continued_when_parked_1",
     "edited",
     "reported_again",
+    "proved",
 }
 LETTERS = {
     "letter_replayed",
@@ -50,8 +51,17 @@ LETTERS = {
     "letter_continued_when_parked_1",
     "letter_continued_when_parked_2",
     "letter_reported_again",
+    "letter_proved",
 }
-OTHERS = {"alert_follow_up", "keys_swept", "letter_record_timed_out", "retry_sweep_1", "retry_sweep_2"}
+OTHERS = {
+    "alert_follow_up",
+    "keys_swept",
+    "purged",
+    "anchored",
+    "letter_record_timed_out",
+    "retry_sweep_1",
+    "retry_sweep_2",
+}
 BULKS = {"bulk_replayed", "bulk_controlled", "bulk_refused", "bulk_continued_1", "bulk_continued_2"}
 
 
@@ -84,6 +94,24 @@ class ChangedLetter:
 @workflow.defn(name=Workflow.EXPIRE_KEYS, sandboxed=False)
 class ChangedKeySweep:
     """A sweep of keys that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
+@workflow.defn(name=Workflow.PURGE_RECORDS, sandboxed=False)
+class ChangedPurge(ChangedKeySweep):
+    """A purge that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
+@workflow.defn(name=Workflow.ANCHOR_AUDIT, sandboxed=False)
+class ChangedAnchor(ChangedKeySweep):
+    """An anchoring that begins with a wait, as no stored one did."""
 
     @workflow.run
     async def run(self) -> None:
@@ -150,6 +178,8 @@ async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
         ChangedBulk,
         ChangedFollowUp,
         ChangedKeySweep,
+        ChangedPurge,
+        ChangedAnchor,
         ChangedRetrySweep,
     ]
     replayer = Replayer(workflows=changed, data_converter=pydantic_data_converter)

@@ -182,18 +182,18 @@ async def test_accepted_order_is_under_way_until_its_outcome(pool: Pool, tenant:
     """It has its answer for ever, but is handed to the run only while it is the last word."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    assert not await dead_letters.is_under_way(pool, letter, "r1")
+    assert await dead_letters.proof_of(pool, letter, "r1") is None
     await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
-    assert await dead_letters.is_under_way(pool, letter, "r1")
+    assert await dead_letters.proof_of(pool, letter, "r1")
     await dead_letters.record_exhausted(pool, exhausted(letter, 2))
-    assert not await dead_letters.is_under_way(pool, letter, "r1")
+    assert await dead_letters.proof_of(pool, letter, "r1") is None
     await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
     await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED, "r2"))
-    assert not await dead_letters.is_under_way(pool, letter, "r2")
+    assert await dead_letters.proof_of(pool, letter, "r2") is None
     other = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(other))
     await dead_letters.put_accepted(pool, other, resolve("r1"), yes(resolve("r1")))
-    assert await dead_letters.is_under_way(pool, other, "r1")
+    assert await dead_letters.proof_of(pool, other, "r1")
 
 
 async def test_continue_is_audited_once_whatever_its_id(pool: Pool, tenant: str) -> None:
@@ -266,7 +266,7 @@ async def test_malformed_order_is_audited_once_for_its_id(pool: Pool, tenant: st
     assert len(await _trail(pool, letter)) == 2
     await dead_letters.put_malformed(pool, letter, malformed)
     last = (await _trail(pool, letter))[-1]
-    assert (last.actor, last.after) == ("unknown", {"verb": "replay", "problem": "mode: \ufffd?"})
+    assert (last.actor, last.after) == ("unknown", {"verb": "replay", "problem": "mode: \ufffd?", "count": 1})
 
 
 @pytest.mark.parametrize(

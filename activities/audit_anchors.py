@@ -1,0 +1,62 @@
+"""Heads of the audit log, noted outside of it: in the log, and by settings in a file and at a webhook."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from pydantic_core import to_json
+from temporalio import activity
+
+from activities.webhooks import post_signed
+from redrive.contracts import Activity, AnchorMark
+from redrive.logs import get_logger
+from redrive.settings import AnchorSettings
+from store.audit_heads import Head, grown_heads
+from store.database import Database
+
+_HEADS_A_POST: Final = 500
+
+log = get_logger(__name__)
+
+
+class AuditAnchors:
+    """Note heads. Noting one twice does no harm."""
+
+    def __init__(self, database: Database, http: httpx.AsyncClient, settings: AnchorSettings) -> None:
+        self._database = database
+        self._http = http
+        self._settings = settings
+
+    @activity.defn(name=Activity.ANCHOR_AUDIT)
+    async def anchor_audit(self, last: AnchorMark | None) -> AnchorMark:
+        """Note the heads of the logs that have grown since the last time."""
+        heads, since = await grown_heads(await self._database.pool(), last.since if last else None)
+        at = datetime.now(UTC)
+        for head in heads:
+            log.info("audit.head", tenant_id=head.tenant, head=str(head))
+        lines = [_line(head, at) for head in heads]
+        if self._settings.file and lines:
+            await asyncio.to_thread(_append, self._settings.file, lines)
+        for chunk in _chunks(lines) if self._settings.webhook_url else ():
+            body = to_json({"heads": chunk})
+            await post_signed(
+                self._http, str(self._settings.webhook_url), body, self._settings.webhook_secret, what="audit"
+            )
+        return AnchorMark(since=since, heads=len(heads))
+
+
+def _line(head: Head, at: datetime) -> dict[str, Any]:
+    return {"at": at, "tenant": head.tenant, "head": str(head)}
+
+
+def _append(file: Path, lines: list[dict[str, Any]]) -> None:
+    """Add lines in one write, so that those of two processes do not mix."""
+    with file.open("ab", buffering=0) as output:
+        output.write(b"".join(to_json(line) + b"\n" for line in lines))
+
+
+def _chunks(lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    return (lines[start : start + _HEADS_A_POST] for start in range(0, len(lines), _HEADS_A_POST))

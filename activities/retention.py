@@ -1,0 +1,43 @@
+"""The purge: what is over and old is deleted, as settings say."""
+
+from collections import Counter
+
+from temporalio import activity
+
+from redrive.contracts import Activity, PurgeReport
+from redrive.logs import get_logger
+from redrive.retention import RetentionSettings
+from store.audit import SYSTEM
+from store.database import Database
+from store.retention import AuditNotWhole, Purge, purge_tenant, tenants
+
+log = get_logger(__name__)
+
+
+class RetentionActivities:
+    """Purge records."""
+
+    def __init__(self, database: Database, keep: RetentionSettings) -> None:
+        self._database = database
+        self._wish = Purge(keep=keep, who=SYSTEM)
+
+    @activity.defn(name=Activity.PURGE)
+    async def purge(self) -> PurgeReport:
+        """Purge all tenants. It may be cut off anywhere: what is done is done, and the next goes on."""
+        deleted: Counter[str] = Counter()
+        for tenant in await tenants(await self._database.pool()):
+            try:
+                await self._purge_tenant(tenant, deleted)
+            except AuditNotWhole as error:
+                log.error("audit.broken", tenant_id=tenant, error=str(error))
+        return PurgeReport(deleted=dict(deleted))
+
+    async def _purge_tenant(self, tenant: str, deleted: Counter[str]) -> None:
+        own: Counter[str] = Counter()
+        async for batch in purge_tenant(await self._database.pool(), tenant, self._wish):
+            own[batch.kind.value] += batch.count
+            deleted[batch.kind.value] += batch.count
+            activity.heartbeat()
+        for kind, count in own.items():
+            if count:
+                log.info("retention.purged", tenant_id=tenant, operation=kind, deleted=count)

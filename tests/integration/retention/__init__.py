@@ -1,0 +1,1 @@
+"""What is done at set times about what grows."""

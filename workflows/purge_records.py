@@ -1,0 +1,31 @@
+"""Delete what is over and old, as a schedule orders it."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity, PurgeReport, Workflow
+
+# The next purge goes on where this one has to stop.
+PURGE_TIMEOUT = timedelta(hours=2)
+# The proof of a long audit log, before it is cut, is one silence.
+HEARTBEAT_TIMEOUT = timedelta(minutes=10)
+RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
+
+
+@workflow.defn(name=Workflow.PURGE_RECORDS)
+class PurgeRecords:
+    """Purge the records of all tenants once."""
+
+    @workflow.run
+    async def run(self) -> PurgeReport:
+        report: PurgeReport = await workflow.execute_activity(
+            Activity.PURGE,
+            result_type=PurgeReport,
+            start_to_close_timeout=PURGE_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RETRIES,
+        )
+        return report

@@ -1,0 +1,43 @@
+"""How workflows work with the records in Postgres."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import FailureError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from redrive.contracts import Activity
+
+LOCAL_TIMEOUT = timedelta(seconds=3)
+RECORD_TIMEOUT = timedelta(seconds=5)
+RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
+
+
+async def work_with_record(activity: Activity, *arguments: object, returns: type | None = None) -> Any:
+    """Work with a record: at once in the worker that has this task, and if that fails, in any, again and again.
+
+    A local activity holds one of its worker's places for workflow tasks. Those that wait for the database must not
+    take them all: runs that need no database would wait, too.
+    """
+    try:
+        return await workflow.execute_local_activity(
+            activity,
+            args=arguments,
+            result_type=returns,
+            start_to_close_timeout=LOCAL_TIMEOUT,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+    except FailureError as error:
+        # Not ActivityError: rebuilt from history, a local activity's failure comes without that cover.
+        if is_cancelled_exception(error):
+            raise
+    return await workflow.execute_activity(
+        activity,
+        args=arguments,
+        result_type=returns,
+        start_to_close_timeout=RECORD_TIMEOUT,
+        retry_policy=RECORD_RETRIES,
+        summary="the database did not answer at once",
+    )

@@ -27,6 +27,7 @@ from redrive.settings import Settings, read_environment
 from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
 from worker import connect_patiently, workflow_runner
+from workflows.arguments import OneInput
 from workflows.retry_sweep import RetrySweep
 
 log = get_logger(__name__)
@@ -74,6 +75,7 @@ class RabbitBridge:
             workflows=[RetrySweep],
             activities=[SweepActivities(self._sweeper).sweep_retries],
             workflow_runner=workflow_runner(),
+            interceptors=[OneInput()],
             build_id=self._settings.build_id,
             max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_INTERVAL),
             default_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_INTERVAL),

@@ -4,17 +4,18 @@ The membership is settled when a bulk operation starts; each of its items is the
 """
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import to_json
 
 from redrive.access import Person, named
 from redrive.contracts import Effect, Message, Name, Text255
 from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
 from redrive.errors import Category
+from redrive.moments import Moment
 
 ITEMS_LIMIT: Final = 100_000
 LETTERS_LIMIT: Final = 1000
@@ -68,16 +69,10 @@ class BulkSelection(Message):
     step: str | None = None
     category: Category | None = None
     fingerprint: str | None = None
-    since: AwareDatetime | None = Field(default=None, description="that failed last at this moment or later")
-    until: AwareDatetime | None = Field(default=None, description="that failed last before; a plan sets it")
+    since: Moment | None = Field(default=None, description="that failed last at this moment or later")
+    until: Moment | None = Field(default=None, description="that failed last before; a plan sets it")
     text: str | None = Field(default=None, description="a part of the message, or of an id")
     letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
-
-    @field_validator("since", "until")
-    @classmethod
-    def _in_one_zone(cls, value: datetime | None) -> datetime | None:
-        # The same moment must give the same plan, whatever the zone it is written in.
-        return value.astimezone(UTC) if value else None
 
 
 class BulkWish(Message):

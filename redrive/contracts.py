@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from redrive.errors import Category
+from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 
 MIB: Final = 1024 * 1024
@@ -20,6 +21,7 @@ ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
 ALERT_WINDOW: Final = timedelta(minutes=10)
+KEYWORD_LIMIT: Final = 255
 NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 
 TASK_QUEUE: Final = "redrive"
@@ -211,7 +213,7 @@ class KeyClaim(Message):
 
     generation: int = 0
     request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
-    expires_at: datetime
+    expires_at: Moment
 
 
 class RunInput(Message):
@@ -224,7 +226,7 @@ class RunInput(Message):
     key: Text255 | None = Field(default=None, description="idempotency key")
     generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
     request_hash: str | None = Field(default=None, description="fingerprint of pipeline and payload")
-    key_expires_at: datetime | None = None
+    key_expires_at: Moment | None = None
     correlation_id: Text255 | None = None
     user_id: Text255 | None = None
     event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
@@ -396,5 +398,5 @@ class AttemptError(Message):
 class SweepOrder(Message):
     """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
 
-    tenant: str
-    shift: timedelta = timedelta(minutes=10)
+    tenant: Name
+    shift: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0), le=timedelta(days=1))

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
@@ -27,6 +27,7 @@ from redrive.contracts import PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
 from redrive.keys import check_key
+from redrive.moments import Moment
 
 ANY_TYPE: Final = "*"
 _ENVELOPE_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
@@ -52,7 +53,7 @@ class Envelope(BaseModel):
     tenant: Name | None = None
     user_id: Text255 | None = None
     correlation_id: Text255 | None = None
-    occurred_at: AwareDatetime | None = None
+    occurred_at: Moment | None = None
 
 
 Payload = TypeVar("Payload")
@@ -66,7 +67,7 @@ class Event(BaseModel, Generic[Payload]):
     type: str
     source: str
     user_id: str | None = None
-    occurred_at: AwareDatetime | None = None
+    occurred_at: Moment | None = None
     payload: Payload
 
 

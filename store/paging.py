@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
+from redrive.moments import Moment
 from store.records import Record
 
 LARGEST_PAGE: Final = 1000
@@ -44,7 +45,7 @@ class Place(NamedTuple):
 
 
 class _Cursor(BaseModel):
-    at: datetime
+    at: Moment
     id: str
     kind: str
     list: str
@@ -93,7 +94,7 @@ def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
         read = _Cursor.model_validate_json(data)
     except (ValueError, ValidationError):
         raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one") from None
-    if read.at.tzinfo is None or "\0" in read.id:
+    if "\0" in read.id or "\0" in read.kind:
         raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
     if read.list != _mark(of):
         raise InvalidInput("the cursor belongs to a list with other filters: start again without one")

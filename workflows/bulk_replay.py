@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, Workflow
     from redrive.errors import BulkNotFound
     from workflows.details import bulk_details
-    from workflows.inputs import read_message
+    from workflows.inputs import NOTHING, read_input, read_message
 
 RECORD_TIMEOUT = timedelta(seconds=10)
 # Settling a hundred thousand items is one statement, but not a small one.
@@ -43,14 +43,13 @@ SYSTEM = "redrive"
 class BulkReplay:
     """Give one order to many dead letters."""
 
-    @workflow.init
-    def __init__(self, start: BulkStart) -> None:
-        self._start = start
+    def __init__(self) -> None:
         self._opened: BulkAnswer | None = None
         self._status = BulkStatus.RUNNING
 
     @workflow.run
-    async def run(self, start: BulkStart) -> BulkProgress:
+    async def run(self, raw: RawValue = NOTHING) -> BulkProgress:
+        self._start = start = read_input(BulkStart, raw)
         # Also after the history was cut short: then it only tells where the operation is.
         self._opened = await self._do(Activity.OPEN_BULK, start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
         if not self._opened.accepted:

@@ -66,10 +66,9 @@ class RabbitBridge:
         """The id of the tenant's sweep; its task queue's name, too: only bridges to the same broker may run it."""
         return f"{self._retry.service_name}-{self._tenant}"
 
-    async def host_sweep(self) -> None:
-        """Be a worker for the sweep, and see to it that there is one."""
-        client = await connect_patiently(self._settings)
-        worker = Worker(
+    def sweep_worker(self, client: Client) -> Worker:
+        """Put the worker for the sweep together."""
+        return Worker(
             client,
             task_queue=self.sweep_id,
             workflows=[RetrySweep],
@@ -82,7 +81,11 @@ class RabbitBridge:
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=1.5),
             graceful_shutdown_timeout=self._settings.shutdown_grace,
         )
-        async with worker:
+
+    async def host_sweep(self) -> None:
+        """Be a worker for the sweep, and see to it that there is one."""
+        client = await connect_patiently(self._settings)
+        async with self.sweep_worker(client):
             while True:
                 await self.ensure_sweep(client)
                 await asyncio.sleep(ENSURE_INTERVAL)

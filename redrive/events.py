@@ -26,6 +26,7 @@ from pydantic_core import from_json
 from redrive.contracts import PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
+from redrive.header_values import HeaderText
 from redrive.keys import check_key
 from redrive.moments import Moment
 
@@ -51,8 +52,8 @@ class Envelope(BaseModel):
     source: Text255
     payload: dict[str, Any] = Field(default_factory=dict)
     tenant: Name | None = None
-    user_id: Text255 | None = None
-    correlation_id: Text255 | None = None
+    user_id: HeaderText | None = None
+    correlation_id: HeaderText | None = None
     occurred_at: Moment | None = None
 
 

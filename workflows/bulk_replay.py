@@ -98,14 +98,15 @@ class BulkReplay:
     async def _stop(self, why: str) -> None:
         await self._control(BulkControl.STOP, BulkCommand(requested_by=SYSTEM, reason=why))
 
-    @workflow.signal(dynamic=True)
+    # Abandoned only by an operation that could not read its input: any other one waits for them.
+    @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a command, from Temporal's Web UI for example."""
         answer = await self._take(name, arguments)
         if not answer.accepted:
             workflow.logger.warning("bulk.signal_refused: %s", answer.message)
 
-    @workflow.update(dynamic=True)
+    @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
         """Take a command and answer what becomes of it; `start` asks only whether the bulk operation begins."""
         return await self._take(name, arguments)

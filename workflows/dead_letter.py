@@ -99,7 +99,8 @@ class DeadLetter:
             case _:
                 self._note(name, read_order(arguments, name))
 
-    @workflow.update(dynamic=True)
+    # Abandoned only by a letter that could not read its input: any other one waits for them.
+    @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
         """Take an order, and answer when it is known what becomes of it."""
         order = self._note(name, read_order(arguments, name))

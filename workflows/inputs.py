@@ -14,10 +14,11 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from redrive.contracts import RunInput, StepStatus
+from redrive.contracts import RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import ORDER_LIMIT, ORDERS, PROBLEM_LIMIT, Order, Verb
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
+from redrive.header_values import header_problem
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -59,6 +60,15 @@ def _read(model: type[M], raw: RawValue, what: str) -> tuple[object, M]:
         raise _refusal(f"{what} does not fit: {validation_sentence(error)}") from None
     except ValueError as error:
         raise _refusal(f"{what} is not JSON: {error}") from None
+
+
+def check_run_id(run_id: str) -> None:
+    """Fail a run whose id its steps could not send, or its dead letters could not be named after."""
+    problem = header_problem(run_id)
+    if problem:
+        raise _refusal(f"the workflow's id is sent as an HTTP header and {problem}: start it with another id")
+    if len(run_id) > RUN_ID_LIMIT:
+        raise _refusal(f"the workflow's id has {len(run_id)} characters; the id of a run has at most {RUN_ID_LIMIT}")
 
 
 def _check_state(order: RunInput) -> None:

@@ -11,10 +11,10 @@ from console.problems import Place, Refusal
 from console.run_lists import LARGEST_PAGE, RunChoice, runs_page
 from console.security import Operator, Reader, Scope, Starter
 from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, Message, Name, RunStatus, RunSummary, RunView, StartedRun
-from redrive.contracts import Text255 as Text
 from redrive.dead_letters import Answer
 from redrive.documents import check_payload
 from redrive.errors import InvalidInput, RunNotFound
+from redrive.header_values import HeaderText
 from redrive.keys import check_key
 from store.cancels import put_cancel
 from store.runs import get_run
@@ -28,8 +28,8 @@ class Start(Message):
 
     pipeline: Name
     payload: dict[str, Any] = Field(default_factory=dict)
-    correlation_id: Text | None = None
-    user_id: Text | None = None
+    correlation_id: HeaderText | None = None
+    user_id: HeaderText | None = None
 
 
 class Runs(Listed):

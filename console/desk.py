@@ -14,10 +14,12 @@ from console.changes import Feed
 from console.metrics import RequestMetrics
 from console.oidc import Provider
 from console.rates import RateLimiter
+from console.seals import Seal
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import Catalog
 from redrive.settings import Settings
+from store.console_keys import signing_key
 from store.database import Database
 from store.tenancy import Pool
 
@@ -37,6 +39,7 @@ class Desk:
         self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None
         self._database = Database(database_url(settings))
+        self._seal: Seal | None = None
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -50,6 +53,12 @@ class Desk:
     async def pool(self) -> Pool:
         """Return the connections to the database, or raise `Unavailable`."""
         return await self._database.pool()
+
+    async def seal(self) -> Seal:
+        """Return what all consoles sign with, or raise `Unavailable`."""
+        if self._seal is None:
+            self._seal = Seal(await signing_key(await self.pool()))
+        return self._seal
 
     async def temporal(self) -> Client:
         """Return the connection to Temporal, or raise `Unavailable`."""

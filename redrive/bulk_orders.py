@@ -6,7 +6,7 @@ The membership is settled when a bulk operation starts; each of its items is the
 import hashlib
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import to_json
@@ -23,6 +23,8 @@ PAGE_LIMIT: Final = 1000
 # Without a canary, so many outcomes are waited for before their share of failures means anything.
 JUDGED_FROM: Final = 20
 
+# What the column holds.
+Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BulkVerb = Literal[Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD]
 
 
@@ -119,6 +121,7 @@ class BulkStart(Message):
     requested_by: Text255
     reason: Reason
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+    needs_approval: bool = Field(default=False, description="whoever sends it demands another person's approval")
     person: Person | None = Field(default=None, description="who answers for it; none: whom `requested_by` names")
 
     @property
@@ -268,7 +271,7 @@ class ItemsRequest(BulkRequest):
 
     status: ItemStatus | None = None
     limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
-    after: int | None = None
+    after: Position | None = None
 
 
 class BulkItem(Message):

@@ -94,7 +94,7 @@ def _checked(key: str) -> str:
 async def runs(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
     """List runs, the newest first. Temporal's list lags behind by up to a second or so, and forgets in time."""
     chosen = RunChoice(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
-    page = await runs_page(await desk.temporal(), chosen, choice.limit, choice.cursor)
+    page = await runs_page(await desk.temporal(), await desk.seal(), chosen, choice.limit, choice.cursor)
     return Runs(runs=page.rows, cursor=page.cursor)
 
 

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from console.app import build_app
-from console.security import COOKIE
+from console.cookies import SESSION
 from redrive.settings import Settings
 from store.sessions import create_link, open_token_session
 from store.tenancy import Pool
@@ -74,11 +74,11 @@ async def test_a_link_signs_in_once(app: FastAPI, make_token: MakeToken, pool: P
 async def test_signing_out_ends_the_session(app: FastAPI, make_token: MakeToken) -> None:
     """After it the cookie's secret is worth nothing, wherever a copy of it is."""
     async with _signed_in(app, await make_token()) as client:
-        copy = client.cookies[COOKIE]
+        copy = client.cookies[SESSION]
         word = (await client.get("/api/v1/me")).json()["csrf_token"]
         assert (await client.post("/sign-out")).json()["code"] == "csrf"
         assert (await client.post("/sign-out", data={"csrf_token": word})).status_code == 303
-        client.cookies.set(COOKIE, copy, domain="console.test")
+        client.cookies.set(SESSION, copy, domain="console.test")
         assert (await client.get("/api/v1/me")).status_code == 401
 
 
@@ -92,7 +92,7 @@ async def test_a_revoked_token_ends_its_sessions(app: FastAPI, make_token: MakeT
 async def test_a_session_ends_with_its_time(app: FastAPI, make_token: MakeToken, pool: Pool) -> None:
     """A session that is too old opens nothing."""
     session = await open_token_session(pool, await make_token(), timedelta(microseconds=1))
-    async with client_of(app, cookies={COOKIE: session or ""}) as client:
+    async with client_of(app, cookies={SESSION: session or ""}) as client:
         assert (await client.get("/api/v1/me")).status_code == 401
 
 

@@ -117,7 +117,7 @@ async def test_no_update_fails_a_task(lab: Redrive, temporal: Client, settings: 
     """Updates that come with the start, before the workflow has read its input, are answered or end with it."""
     handles = []
     for what, arguments in MALFORMED.items():
-        operation = WithStartWorkflowOperation(
+        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             kind,
             started_with(kind),
             id=f"odd-{uuid.uuid4().hex}",

@@ -43,7 +43,10 @@ async def test_over_https_the_cookie_stays_there(console_settings: Settings, mak
     app = build_app(console_settings.model_copy(update={"console_url": "https://console.test"}))
     async with app.router.lifespan_context(app), client_of(app) as client:
         answer = await client.post("/sign-in", data={"token": await make_token()})
-        assert "Secure" in answer.headers["Set-Cookie"]
+        cookie = answer.headers["Set-Cookie"]
+        assert cookie.startswith(f"__Host-{SESSION}=")
+        assert {"Secure", "Path=/"} <= set(cookie.split("; "))
+        assert "Domain" not in cookie
         assert "max-age" in answer.headers["Strict-Transport-Security"]
 
 
@@ -127,3 +130,28 @@ async def test_every_answer_has_the_security_headers(nobody: httpx.AsyncClient) 
         assert "unsafe-inline" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Cache-Control"] == "no-store"
+
+
+async def test_over_https_only_the_name_that_nobody_can_plant_counts(
+    console_settings: Settings, pool: Pool, make_token: MakeToken
+) -> None:
+    """A session under the bare name, which a sibling domain can set, is no session; nor are two of one name."""
+    app = build_app(console_settings.model_copy(update={"console_url": "https://console.test"}))
+    session = await open_token_session(pool, await make_token(), timedelta(hours=1))
+    mine, name = f"__Host-{SESSION}={session}", f"__Host-{SESSION}"
+    cookies = {mine: 200, f"{SESSION}={session}": 401, f"{mine}; {name}=another": 401, f"{name}=another; {mine}": 401}
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        got = {cookie: (await client.get("/api/v1/me", headers={"Cookie": cookie})).status_code for cookie in cookies}
+    assert got == cookies
+
+
+@pytest.mark.parametrize("following", ["http://[x", "//evil.test", "/\\evil.test", "/a b", "/é", "/\n", "javascript:x"])
+async def test_the_way_after_the_sign_in_leads_nowhere_else(
+    app: FastAPI, make_token: MakeToken, following: str
+) -> None:
+    """Whatever an address says of where to go next: a path of this console, or its first page."""
+    async with client_of(app) as client:
+        shown = await client.get("/sign-in", params={"next": following})
+        assert shown.status_code == 200
+        answer = await client.post("/sign-in", data={"token": await make_token(), "next": following})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")

@@ -27,6 +27,7 @@ from redrive.settings import Settings, read_environment
 from store.database import DATABASE_ERRORS, Database
 from store.retry_queue import depth
 from worker import connect_patiently, workflow_runner
+from workflows.arguments import OneInput
 from workflows.retry_sweep import RetrySweep
 
 log = get_logger(__name__)
@@ -65,22 +66,26 @@ class RabbitBridge:
         """The id of the tenant's sweep; its task queue's name, too: only bridges to the same broker may run it."""
         return f"{self._retry.service_name}-{self._tenant}"
 
-    async def host_sweep(self) -> None:
-        """Be a worker for the sweep, and see to it that there is one."""
-        client = await connect_patiently(self._settings)
-        worker = Worker(
+    def sweep_worker(self, client: Client) -> Worker:
+        """Put the worker for the sweep together."""
+        return Worker(
             client,
             task_queue=self.sweep_id,
             workflows=[RetrySweep],
             activities=[SweepActivities(self._sweeper).sweep_retries],
             workflow_runner=workflow_runner(),
+            interceptors=[OneInput()],
             build_id=self._settings.build_id,
             max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_INTERVAL),
             default_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_INTERVAL),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=1.5),
             graceful_shutdown_timeout=self._settings.shutdown_grace,
         )
-        async with worker:
+
+    async def host_sweep(self) -> None:
+        """Be a worker for the sweep, and see to it that there is one."""
+        client = await connect_patiently(self._settings)
+        async with self.sweep_worker(client):
             while True:
                 await self.ensure_sweep(client)
                 await asyncio.sleep(ENSURE_INTERVAL)

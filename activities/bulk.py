@@ -71,7 +71,11 @@ class BulkActivities:
         written = start.model_copy(update={"reason": self._redactor.text(start.reason)})
         try:
             progress, is_new = await bulks.open_bulk(
-                pool, written, partial(judge, self._registry, start), approvals=self._approvals
+                pool,
+                written,
+                partial(judge, self._registry, start),
+                # Closed if either side demands it: the settings of one process do not undo another's.
+                approvals=self._approvals or start.needs_approval,
             )
         except RedriveError as error:
             if isinstance(error, Unavailable):

@@ -15,11 +15,13 @@ from console.headers import WEB_UI_PATH
 from console.metrics import RequestMetrics
 from console.oidc import Provider
 from console.rates import RateLimiter
+from console.seals import Seal
 from console.web_ui import WebUi
 from redrive import Redrive
 from redrive.connection import access_database_url, connect_temporal, database_url
 from redrive.contracts import Catalog
 from redrive.settings import Settings
+from store.console_keys import signing_key
 from store.database import Database
 from store.pool import ACCESS_ROLE
 from store.tenancy import Pool
@@ -44,6 +46,7 @@ class Desk:
         self.web_ui = WebUi(settings.web_ui_proxy) if settings.web_ui_proxy else None
         self._database = Database(database_url(settings))
         self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
+        self._seal: Seal | None = None
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -61,6 +64,12 @@ class Desk:
     async def access(self) -> Pool:
         """Return the connections for sessions, tokens and members, which no other query may use."""
         return await self._access.pool()
+
+    async def seal(self) -> Seal:
+        """Return what all consoles sign with, or raise `Unavailable`."""
+        if self._seal is None:
+            self._seal = Seal(await signing_key(await self.pool()))
+        return self._seal
 
     async def temporal(self) -> Client:
         """Return the connection to Temporal, or raise `Unavailable`."""

@@ -17,15 +17,21 @@ import jwt
 from pydantic import BaseModel, ValidationError
 
 from console.problems import Refusal
+from console.seals import Seal
 from redrive.errors import Unavailable
+from redrive.header_values import header_problem
 from redrive.settings import OidcSettings
+from store.tokens import new_secret
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEYS_LAST: Final = 600.0
 # A token may name any key: an unknown one makes us ask the provider, but not more often than this.
 KEYS_PAUSE: Final = 5.0
 LEEWAY: Final = 30
+SUBJECT_LIMIT: Final = 255
+FLOW_LASTS: Final = 600
 _TIMEOUT: Final = 10.0
+_PURPOSE: Final = "sign-in"
 
 
 class Discovery(BaseModel):
@@ -57,12 +63,13 @@ class Provider:
         settings = self._settings
         audience = settings.client_id if nonce else settings.audience or settings.client_id
         claims = await self._claims(token, audience)
-        if nonce is not None and not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+        given = str(claims.get("nonce", "")).encode("utf-8", "replace")
+        if nonce is not None and not hmac.compare_digest(given, nonce.encode()):
             raise _refused("it belongs to another sign-in")
         if settings.claim == "email" and claims.get("email_verified") is not True:
             raise _refused("the provider has not verified the email address in it")
         subject = claims.get(settings.claim)
-        if not isinstance(subject, str) or not 1 <= len(subject) <= 255:
+        if not isinstance(subject, str) or len(subject) > SUBJECT_LIMIT or header_problem(subject):
             raise _refused(f"it has no usable claim {settings.claim!r}")
         return subject
 
@@ -165,12 +172,32 @@ class Provider:
 
 
 class Flow:
-    """One sign-in under way, known by a secret in the browser's cookie."""
+    """One sign-in under way, known by a secret in the browser's cookie, which is signed and good for ten minutes."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, following: str, ends: int) -> None:
+        self.following = following
         self.state = _derived("state", secret)
         self.nonce = _derived("nonce", secret)
         self.verifier = _derived("verifier", secret)
+        self._text = f"{ends} {secret} {following}"
+
+    @classmethod
+    def begun(cls, following: str, now: float) -> "Flow":
+        """Begin a sign-in that leads to a path of the console."""
+        return cls(new_secret(""), following, int(now) + FLOW_LASTS)
+
+    @classmethod
+    def read(cls, seal: Seal, cookie: str, now: float) -> "Flow | None":
+        """Return the sign-in of a cookie; None: no console has made it, or it began too long ago."""
+        text = seal.read(_PURPOSE, cookie)
+        if text is None:
+            return None
+        ends, secret, following = text.split(" ", 2)
+        return cls(secret, following, int(ends)) if now < int(ends) else None
+
+    def signed(self, seal: Seal) -> str:
+        """Return what the browser keeps of it. Nobody can make up a sign-in and plant it in another browser."""
+        return seal.sign(_PURPOSE, self._text)
 
     @property
     def challenge(self) -> str:

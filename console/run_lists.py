@@ -1,20 +1,20 @@
 """Lists of runs, from Temporal: it alone knows those that are under way. Each page is one question to it."""
 
 import base64
-import hashlib
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from console.seals import Seal
 from redrive.contracts import RunStatus, RunSummary
-from redrive.errors import InvalidInput, Unavailable
+from redrive.errors import Unavailable
 from redrive.visibility import runs_query, summary
-from store.paging import Page
+from store.paging import ListCursor, Page, foreign_cursor, mark_of, pack, unpack
 
 LARGEST_PAGE: Final = 200
-_WRONG: Final = "is not one that this list gave: start again without one"
+_AWAY: Final = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
 
 
 class RunChoice(BaseModel):
@@ -25,44 +25,40 @@ class RunChoice(BaseModel):
     pipeline: str | None
 
 
-class _Cursor(BaseModel):
-    token: str
-    list: str
+class _Cursor(ListCursor):
+    token: str = Field(description="Temporal's own, signed: one that was changed would keep its server busy for long")
 
 
-async def runs_page(client: Client, chosen: RunChoice, limit: int, cursor: str | None) -> Page[RunSummary]:
+async def runs_page(client: Client, seal: Seal, chosen: RunChoice, limit: int, cursor: str | None) -> Page[RunSummary]:
     """Return the newest runs that fit, after the cursor of the page before."""
     query = runs_query(tenant=chosen.tenant, status=chosen.status, pipeline=chosen.pipeline)
-    pages = client.list_workflows(query, page_size=limit, next_page_token=_read(cursor, chosen))
+    pages = client.list_workflows(query, page_size=limit, next_page_token=_read(seal, cursor, chosen))
     try:
         await pages.fetch_next_page()
     except RPCError as error:
-        if cursor is not None and error.status is RPCStatusCode.INVALID_ARGUMENT:
-            raise InvalidInput(f"cursor {cursor[:40]!r} {_WRONG}") from error
+        if cursor is not None and error.status not in _AWAY:
+            # Temporal gave it, and does not know it any more: another version of it, or another store of its lists.
+            raise foreign_cursor(cursor) from error
         raise Unavailable(f"Temporal did not list runs ({error.status.name.lower()}); try again") from error
     rows = [summary(execution) for execution in pages.current_page or ()]
     # The query names the tenant already: this is the second wall, where Temporal has none of its own.
     mine = [row for row in rows if chosen.tenant in {None, row.tenant}]
-    return Page(mine, _write(pages.next_page_token, chosen) if pages.next_page_token else None)
+    return Page(mine, _write(seal, pages.next_page_token, chosen) if pages.next_page_token else None)
 
 
-def _write(token: bytes, chosen: RunChoice) -> str:
-    cursor = _Cursor(token=base64.b64encode(token).decode(), list=_mark(chosen))
-    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+def _write(seal: Seal, token: bytes, chosen: RunChoice) -> str:
+    signed = seal.sign(_purpose(chosen), base64.b64encode(token).decode())
+    return pack(_Cursor(token=signed, list=mark_of(chosen)))
 
 
-def _read(cursor: str | None, chosen: RunChoice) -> bytes | None:
+def _read(seal: Seal, cursor: str | None, chosen: RunChoice) -> bytes | None:
     if cursor is None:
         return None
-    try:
-        read = _Cursor.model_validate_json(base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True))
-        token = base64.b64decode(read.token, validate=True)
-    except (ValueError, ValidationError):
-        raise InvalidInput(f"cursor {cursor[:40]!r} {_WRONG}") from None
-    if read.list != _mark(chosen):
-        raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
-    return token
+    token = seal.read(_purpose(chosen), unpack(_Cursor, cursor, chosen).token)
+    if token is None:
+        raise foreign_cursor(cursor)
+    return base64.b64decode(token)
 
 
-def _mark(chosen: RunChoice) -> str:
-    return hashlib.sha256(chosen.model_dump_json().encode()).hexdigest()[:12]
+def _purpose(chosen: RunChoice) -> str:
+    return f"runs {mark_of(chosen)}"

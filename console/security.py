@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Query, Request
 
+from console.cookies import SESSION, read_cookie
 from console.desk import Desk, desk_of
 from console.problems import Place, Refusal
 from redrive.access import Principal, Right, Role
@@ -21,7 +22,6 @@ from store.members import member_principal
 from store.sessions import session_principal
 from store.tokens import PREFIX, token_principal
 
-COOKIE: Final = "redrive_session"
 CSRF_HEADER: Final = "X-CSRF-Token"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -41,7 +41,7 @@ async def principal(request: Request) -> Principal:
     await desk.limiter.check(found.id)
     if not scheme and request.method not in _SAFE:
         check_origin(desk, request)
-        check_csrf(request.cookies[COOKIE], request.headers.get(CSRF_HEADER, ""))
+        check_csrf(read_cookie(desk, request, SESSION) or "", request.headers.get(CSRF_HEADER, ""))
     return found
 
 
@@ -74,7 +74,7 @@ def no_membership(subject: str) -> Refusal:
 
 
 async def _session(desk: Desk, request: Request) -> Principal:
-    secret = request.cookies.get(COOKIE)
+    secret = read_cookie(desk, request, SESSION)
     if not secret:
         raise unauthorized("nobody is signed in")
     found = await session_principal(await desk.access(), secret)

@@ -4,25 +4,24 @@ The session's secret is in a cookie that no script can read and no other site ca
 """
 
 import hmac
+import time
 from typing import Annotated, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set_cookie
 from console.desk import Desk, TheDesk
-from console.oidc import Flow, Provider
+from console.oidc import FLOW_LASTS, Flow, Provider
 from console.problems import Refusal
-from console.security import COOKIE, CSRF_HEADER, check_csrf, check_origin, count_stranger, no_membership, unauthorized
+from console.security import CSRF_HEADER, check_csrf, check_origin, count_stranger, no_membership, unauthorized
 from console.web.routes import PageRoute, sign_in_page
 from store.sessions import close_session, open_link_session, open_member_session, open_token_session
-from store.tokens import new_secret
 
 router = APIRouter(tags=["signing in"], include_in_schema=False, route_class=PageRoute)
 HOME: Final = "/"
 SIGN_IN: Final = "/sign-in"
-FLOW_COOKIE: Final = "redrive_flow"
-_FLOW_LASTS: Final = 600
 Next = Annotated[str, Query(alias="next")]
 
 
@@ -57,20 +56,17 @@ async def with_link(desk: TheDesk, secret: str) -> Response:
 @router.get(SIGN_IN + "/oidc")
 async def to_provider(request: Request, desk: TheDesk, following: Next = HOME) -> Response:
     """Send the browser to the identity provider."""
-    secret = new_secret("")
-    answer = RedirectResponse(
-        await _provider(desk).authorization_url(Flow(secret), _callback(desk, request)), status_code=303
-    )
-    _set_cookie(desk, answer, FLOW_COOKIE, f"{secret} {local_path(following)}", lasts=_FLOW_LASTS)
+    flow = Flow.begun(local_path(following), time.time())
+    answer = RedirectResponse(await _provider(desk).authorization_url(flow, _callback(desk, request)), status_code=303)
+    set_cookie(desk, answer, FLOW, flow.signed(await desk.seal()), lasts=FLOW_LASTS)
     return answer
 
 
 @router.get(SIGN_IN + "/callback")
 async def from_provider(request: Request, desk: TheDesk, code: str = "", state: str = "") -> Response:
     """Take the browser back from the identity provider."""
-    secret, _, following = request.cookies.get(FLOW_COOKIE, "").partition(" ")
-    flow = Flow(secret)
-    if not secret or not hmac.compare_digest(flow.state.encode(), state.encode()):
+    flow = Flow.read(await desk.seal(), read_cookie(desk, request, FLOW) or "", time.time())
+    if flow is None or not hmac.compare_digest(flow.state.encode(), state.encode()):
         raise unauthorized("this sign-in was not begun in this browser, or too long ago")
     if not code:
         raise unauthorized("the identity provider did not let you in")
@@ -78,40 +74,35 @@ async def from_provider(request: Request, desk: TheDesk, code: str = "", state: 
     session = await open_member_session(await desk.access(), subject, desk.settings.session_lifetime)
     if session is None:
         raise no_membership(subject)
-    answer = _signed_in(desk, session, following)
-    answer.delete_cookie(FLOW_COOKIE)
+    answer = _signed_in(desk, session, flow.following)
+    drop_cookie(desk, answer, FLOW)
     return answer
 
 
 @router.post("/sign-out")
 async def sign_out(request: Request, desk: TheDesk) -> Response:
     """End the session."""
-    session = request.cookies.get(COOKIE)
+    session = read_cookie(desk, request, SESSION)
     if session:
         check_origin(desk, request)
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
         await close_session(await desk.access(), session)
     answer = RedirectResponse(SIGN_IN, status_code=303)
-    answer.delete_cookie(COOKIE)
+    drop_cookie(desk, answer, SESSION)
     return answer
 
 
 def local_path(text: str) -> str:
     """Return the text if it is a path of this console; else the start page: a link must not lead elsewhere."""
-    parts = urlsplit(text)
-    plain = text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()
-    return text if plain and not parts.scheme and not parts.netloc and text.isascii() and " " not in text else HOME
+    is_path = text.startswith("/") and not text.startswith("//") and "\\" not in text
+    return text if is_path and text.isprintable() and text.isascii() and " " not in text else HOME
 
 
 def _signed_in(desk: Desk, session: str, following: str) -> Response:
     answer = RedirectResponse(local_path(following), status_code=303)
-    _set_cookie(desk, answer, COOKIE, session, lasts=int(desk.settings.session_lifetime.total_seconds()))
+    set_cookie(desk, answer, SESSION, session, lasts=int(desk.settings.session_lifetime.total_seconds()))
     return answer
-
-
-def _set_cookie(desk: Desk, answer: Response, name: str, value: str, *, lasts: int) -> None:
-    answer.set_cookie(name, value, max_age=lasts, httponly=True, samesite="lax", secure=desk.https)
 
 
 def _provider(desk: Desk) -> Provider:

@@ -81,9 +81,14 @@ class _NotReady(Exception):
 class BulkOperations:
     """Give one order to many dead letters."""
 
-    def __init__(self, client: Client, task_queue: str) -> None:
+    def __init__(self, client: Client, task_queue: str, *, approvals: bool = False) -> None:
+        """Work through a connected client. With `approvals` every start demands another person's approval.
+
+        A worker demands it when its own settings do, or the start does: neither side can do without the other.
+        """
         self._client = client
         self._task_queue = task_queue
+        self._approvals = approvals
 
     async def plan(self, order: BulkOrder) -> BulkPlan:
         """Say what a bulk operation would do; its hash stands for the membership and the order."""
@@ -96,7 +101,7 @@ class BulkOperations:
         answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, order)
         if answer.plan is None:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")
-        return answer.plan
+        return answer.plan.model_copy(update={"approval_needed": answer.plan.approval_needed or self._approvals})
 
     async def approve(
         self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None
@@ -134,6 +139,7 @@ class BulkOperations:
             requested_by=requested_by,
             reason=reason,
             allow_unsafe=allow_unsafe,
+            needs_approval=self._approvals,
             person=person,
         )
         return _accepted(await self._given(start))

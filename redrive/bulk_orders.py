@@ -4,17 +4,18 @@ The membership is settled when a bulk operation starts; each of its items is the
 """
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import to_json
 
 from redrive.access import Person, named
 from redrive.contracts import Effect, Message, Name, Text255
 from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
 from redrive.errors import Category
+from redrive.moments import Moment
 
 ITEMS_LIMIT: Final = 100_000
 LETTERS_LIMIT: Final = 1000
@@ -22,6 +23,8 @@ PAGE_LIMIT: Final = 1000
 # Without a canary, so many outcomes are waited for before their share of failures means anything.
 JUDGED_FROM: Final = 20
 
+# What the column holds.
+Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BulkVerb = Literal[Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD]
 
 
@@ -68,16 +71,10 @@ class BulkSelection(Message):
     step: str | None = None
     category: Category | None = None
     fingerprint: str | None = None
-    since: AwareDatetime | None = Field(default=None, description="that failed last at this moment or later")
-    until: AwareDatetime | None = Field(default=None, description="that failed last before; a plan sets it")
+    since: Moment | None = Field(default=None, description="that failed last at this moment or later")
+    until: Moment | None = Field(default=None, description="that failed last before; a plan sets it")
     text: str | None = Field(default=None, description="a part of the message, or of an id")
     letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
-
-    @field_validator("since", "until")
-    @classmethod
-    def _in_one_zone(cls, value: datetime | None) -> datetime | None:
-        # The same moment must give the same plan, whatever the zone it is written in.
-        return value.astimezone(UTC) if value else None
 
 
 class BulkWish(Message):
@@ -124,6 +121,7 @@ class BulkStart(Message):
     requested_by: Text255
     reason: Reason
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+    needs_approval: bool = Field(default=False, description="whoever sends it demands another person's approval")
     person: Person | None = Field(default=None, description="who answers for it; none: whom `requested_by` names")
 
     @property
@@ -273,7 +271,7 @@ class ItemsRequest(BulkRequest):
 
     status: ItemStatus | None = None
     limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
-    after: int | None = None
+    after: Position | None = None
 
 
 class BulkItem(Message):

@@ -68,21 +68,30 @@ class Redrive:
         task_queue: str,
         registry: Registry = DEFAULT_REGISTRY,
         claims: Claims | None = None,
+        approvals: bool = False,
     ) -> None:
-        """Work through a connected client. Without `claims` a key lives as long as Temporal keeps its run."""
+        """Work through a connected client. Without `claims` a key lives as long as Temporal keeps its run.
+
+        With `approvals` every bulk operation that is started here waits for another person's approval.
+        """
         self._client = client
         self._task_queue = task_queue
         self._registry = registry
         self._claims = claims
         self._keyed = KeyedStarts(client, task_queue, claims, self._steps)
         self.dead_letters = DeadLetters(client, task_queue)
-        self.bulk = BulkOperations(client, task_queue)
+        self.bulk = BulkOperations(client, task_queue, approvals=approvals)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
         settings = settings or read_settings()
-        return cls(await connect_temporal(settings), task_queue=settings.task_queue, claims=_claims(settings))
+        return cls(
+            await connect_temporal(settings),
+            task_queue=settings.task_queue,
+            claims=_claims(settings),
+            approvals=settings.approvals,
+        )
 
     async def close(self) -> None:
         """Let go of the database, which the first start with a key connected to."""

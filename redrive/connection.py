@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
 from temporalio.runtime import Runtime
 
 from redrive.contracts import Broker
 from redrive.errors import Unavailable
+from redrive.payloads import data_converter
 from redrive.settings import Settings
 from redrive.tracing import interceptors
 
@@ -33,7 +33,7 @@ async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             return await Client.connect(
-                **config, data_converter=pydantic_data_converter, interceptors=interceptors(), runtime=runtime
+                **config, data_converter=data_converter, interceptors=interceptors(), runtime=runtime
             )
     except (RuntimeError, TimeoutError) as error:
         raise Unavailable(

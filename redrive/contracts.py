@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from redrive.errors import Category
+from redrive.header_values import HeaderText
+from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 
 MIB: Final = 1024 * 1024
@@ -20,6 +22,8 @@ ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
 ALERT_WINDOW: Final = timedelta(minutes=10)
+KEYWORD_LIMIT: Final = 255
+RUN_ID_LIMIT: Final = 255
 NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 
 TASK_QUEUE: Final = "redrive"
@@ -216,7 +220,7 @@ class KeyClaim(Message):
 
     generation: int = 0
     request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
-    expires_at: datetime
+    expires_at: Moment
 
 
 class RunInput(Message):
@@ -226,12 +230,12 @@ class RunInput(Message):
     payload: dict[str, Any] = Field(default_factory=dict)
     tenant: Name = DEFAULT_TENANT
     steps: Annotated[list[StepSnapshot], Field(min_length=1, max_length=STEP_LIMIT)] | None = None
-    key: Text255 | None = Field(default=None, description="idempotency key")
+    key: HeaderText | None = Field(default=None, description="idempotency key")
     generation: int = Field(default=0, ge=0, description="how often the key was given a run before this one")
     request_hash: str | None = Field(default=None, description="fingerprint of pipeline and payload")
-    key_expires_at: datetime | None = None
-    correlation_id: Text255 | None = None
-    user_id: Text255 | None = None
+    key_expires_at: Moment | None = None
+    correlation_id: HeaderText | None = None
+    user_id: HeaderText | None = None
     event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
     state: RunState | None = None
 
@@ -414,5 +418,5 @@ class AttemptError(Message):
 class SweepOrder(Message):
     """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
 
-    tenant: str
-    shift: timedelta = timedelta(minutes=10)
+    tenant: Name
+    shift: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0), le=timedelta(days=1))

@@ -23,6 +23,7 @@ from redrive.contracts import (
     StepState,
     Text255,
 )
+from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 
 REASON_LIMIT: Final = 4096
@@ -196,8 +197,8 @@ class Exhausted(Message):
     correlation_id: str
     key: str | None
     claim: KeyClaim | None = None
-    started_at: datetime = Field(description="when the run began")
-    at: datetime
+    started_at: Moment = Field(description="when the run began")
+    at: Moment
     again: bool = Field(default=False, description="told before; the run is parked there still and has no order")
 
 
@@ -284,7 +285,7 @@ class FollowUp(Message):
     """Tell, when the time of an alert is over, how many failures it held back."""
 
     alert: Alert = Field(description="one of those that were held back; its count is not known yet")
-    since: datetime = Field(description="when the alert was raised that holds them back")
+    since: Moment = Field(description="when the alert was raised that holds them back")
 
     @property
     def workflow_id(self) -> str:

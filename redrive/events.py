@@ -19,14 +19,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from redrive.contracts import PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
+from redrive.header_values import HeaderText
 from redrive.keys import check_key
+from redrive.moments import Moment
 
 ANY_TYPE: Final = "*"
 _ENVELOPE_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
@@ -50,9 +52,9 @@ class Envelope(BaseModel):
     source: Text255
     payload: dict[str, Any] = Field(default_factory=dict)
     tenant: Name | None = None
-    user_id: Text255 | None = None
-    correlation_id: Text255 | None = None
-    occurred_at: AwareDatetime | None = None
+    user_id: HeaderText | None = None
+    correlation_id: HeaderText | None = None
+    occurred_at: Moment | None = None
 
 
 Payload = TypeVar("Payload")
@@ -66,7 +68,7 @@ class Event(BaseModel, Generic[Payload]):
     type: str
     source: str
     user_id: str | None = None
-    occurred_at: AwareDatetime | None = None
+    occurred_at: Moment | None = None
     payload: Payload
 
 

@@ -24,6 +24,7 @@ from pydantic_core import from_json, to_jsonable_python
 from redrive.classify import category_of, category_of_status, retry_after_of
 from redrive.contracts import MIB
 from redrive.errors import Category, ServiceError, Terminal
+from redrive.header_values import header_problem
 from redrive.logs import Log, get_logger
 from redrive.policy import SERVICE_CALL, RetryPolicy
 from redrive.redaction import Redactor
@@ -41,7 +42,6 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Doing these twice does no harm by their definition (RFC 9110, 9.2.2), so they need no key to be tried again.
 _IDEMPOTENT_METHODS: Final = _SAFE_METHODS | {"PUT", "DELETE"}
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 # The body of an error is worth a moment, not the rest of the deadline: its status already says what to do.
 _EXCERPT_PATIENCE: Final = 1.0
 _EXCERPT_BYTES: Final = 4 * EXCERPT_LIMIT
@@ -415,12 +415,10 @@ def _shown(url: httpx.URL) -> str:
 def _header_value(name: str, value: str) -> bytes:
     # The value itself may be a token, so only an idempotency key is shown.
     shown = f" {value!r}" if name == "idempotency-key" else ""
-    if _UNPRINTABLE.search(value) or value != value.strip() or not value:
-        raise Terminal(f"header {name}{shown} is empty, or holds a line break, control character or outer space")
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        raise Terminal(f"header {name}{shown} is not valid Unicode") from None
+    problem = header_problem(value)
+    if problem:
+        raise Terminal(f"header {name}{shown} {problem}")
+    return value.encode()
 
 
 def _encode(operation: str, value: Any) -> bytes | None:

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
+from redrive.header_values import header_problem
 from redrive.redaction import Redactor
 from redrive.retention import RetentionSettings
 
@@ -21,6 +22,14 @@ class ServiceSettings(BaseModel):
 
     base_url: str
     token: SecretStr | None = None
+
+    @field_validator("token")
+    @classmethod
+    def _sendable(cls, token: SecretStr | None) -> SecretStr | None:
+        problem = header_problem(token.get_secret_value()) if token else None
+        if problem:
+            raise ValueError(f"it is sent as an HTTP header and {problem}")
+        return token
 
 
 class AlertSettings(BaseModel):
@@ -73,7 +82,7 @@ class Settings(BaseSettings):
     free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
-    user_header: str = "x-redrive-user"
+    user_header: str = Field(default="x-redrive-user", pattern=r"^[A-Za-z0-9-]{1,64}$")
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)

@@ -34,6 +34,11 @@ _USE: Final = """
         AND (expires_at > now() OR used_for = $3)
     RETURNING approved_by
 """
+_HELD: Final = """
+    SELECT EXISTS (
+        SELECT FROM approvals WHERE tenant = $1 AND plan_hash = $2 AND used_for IS NULL AND expires_at > now()
+    )
+"""
 _LOCK: Final = f"""
     SELECT {_COLUMNS}, expires_at > now() AS in_time FROM approvals WHERE tenant = $1 AND plan_hash = $2 FOR UPDATE
 """  # noqa: S608
@@ -86,6 +91,12 @@ async def use_approval(connection: Connection, tenant: str, plan_hash: str, used
     """Use an approval for an order, and return who gave it; None when there is none to use."""
     by: str | None = await connection.fetchval(_USE, tenant, clean(plan_hash), clean(used_for))
     return by
+
+
+async def is_held(connection: Connection, tenant: str, plan_hash: str) -> bool:
+    """Tell whether somebody was told to wait for the approval of a plan: nobody else may then do without it."""
+    held: bool = await connection.fetchval(_HELD, tenant, clean(plan_hash))
+    return held
 
 
 async def ask_approval(pool: Pool, asking: Asking) -> None:

@@ -17,6 +17,7 @@ from redrive.bulk_orders import (
     status_after_control,
 )
 from redrive.errors import BulkNotFound, BulkRefused
+from store.approvals import is_held
 from store.audit import SYSTEM, Action
 from store.bulk_approvals import use_plan_approval
 from store.bulk_members import Members, freeze_members
@@ -89,7 +90,7 @@ async def _begin(
     )
     members = await freeze_members(connection, start)
     plan = judge(members)
-    if approvals:
+    if approvals or await is_held(connection, order.tenant, start.plan_hash):
         await use_plan_approval(connection, start, plan)
     await connection.execute(
         "UPDATE bulk_operations SET total = $3 WHERE tenant = $1 AND id = $2", order.tenant, bulk_id, members.count

@@ -3,11 +3,12 @@
 from typing import Any, Final
 
 import asyncpg
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
+from redrive.moments import Moment
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import AuditEntry, LetterRecord, LetterRow
 from store.tenancy import Connection, Pool, reading
@@ -46,8 +47,8 @@ class LetterFilter(BaseModel):
     step: str | None = None
     category: Category | None = None
     fingerprint: str | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Moment | None = None
+    until: Moment | None = None
     text: str | None = None
 
 

@@ -6,12 +6,13 @@ from enum import StrEnum
 from typing import Any, Final
 
 import asyncpg
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json, to_json
 
 from redrive.contracts import StepOrder
 from redrive.events import Envelope, event_document, event_id_for
 from redrive.keys import run_id_for_key
+from redrive.moments import Moment
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import Record
 from store.tenancy import Pool, reading, transaction
@@ -161,7 +162,7 @@ class EventFilter(BaseModel):
     type: str | None = None
     dedupe_key: str | None = None
     failed: bool = False
-    since: AwareDatetime | None = None
+    since: Moment | None = None
 
 
 async def list_events(pool: Pool, chosen: EventFilter, limit: int = 50, cursor: str | None = None) -> Page[EventRow]:

@@ -5,13 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import asyncpg
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from redrive.claims import Claim, ClaimRequest, Settlement, Verdict
 from redrive.contracts import MIB, KeyClaim, KeyStatus, RunStatus
 from redrive.errors import InvalidInput
 from redrive.keys import IdempotencyKey, run_id_for_key
+from redrive.moments import Moment
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import Record
 from store.tenancy import Executor, Pool, Session, reading, scoped, transaction
@@ -53,8 +54,8 @@ class KeyFilter(BaseModel):
 
     tenant: str | None = None
     status: KeyStatus | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Moment | None = None
+    until: Moment | None = None
 
 
 # A key that nobody has, as that of nearly every start. The function claim_key does this and all the rest, and takes

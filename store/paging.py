@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
+from redrive.moments import Moment
 from store.records import Record
 
 LARGEST_PAGE: Final = 1000
@@ -43,11 +44,19 @@ class Place(NamedTuple):
     kind: str = ""
 
 
-class _Cursor(BaseModel):
-    at: datetime
+class ListCursor(BaseModel):
+    """What every cursor says: which list it belongs to."""
+
+    list: str
+
+
+class _Cursor(ListCursor):
+    at: Moment
     id: str
     kind: str
-    list: str
+
+
+CursorOf = TypeVar("CursorOf", bound=ListCursor)
 
 
 @dataclass
@@ -80,25 +89,40 @@ def check_limit(limit: int) -> None:
 
 def write_cursor(place: Place, of: BaseModel) -> str:
     """Return a cursor for the list that this filter gives."""
-    cursor = _Cursor(at=place.at, id=place.id, kind=place.kind, list=_mark(of))
-    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+    return pack(_Cursor(at=place.at, id=place.id, kind=place.kind, list=mark_of(of)))
 
 
 def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
     """Return the place that a cursor names, or refuse it."""
     if cursor is None:
         return None
-    try:
-        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        read = _Cursor.model_validate_json(data)
-    except (ValueError, ValidationError):
-        raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one") from None
-    if read.at.tzinfo is None or "\0" in read.id:
-        raise InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
-    if read.list != _mark(of):
-        raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
+    read = unpack(_Cursor, cursor, of)
+    if "\0" in read.id or "\0" in read.kind:
+        raise foreign_cursor(cursor)
     return Place(read.at, read.id, read.kind)
 
 
-def _mark(of: BaseModel) -> str:
+def pack(cursor: ListCursor) -> str:
+    """Return a cursor as a list gives it."""
+    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+
+
+def unpack(kind: type[CursorOf], cursor: str, of: BaseModel) -> CursorOf:
+    """Read a cursor of the list that this filter gives, or refuse it."""
+    try:
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        read = kind.model_validate_json(data)
+    except (ValueError, ValidationError):
+        raise foreign_cursor(cursor) from None
+    if read.list != mark_of(of):
+        raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
+    return read
+
+
+def foreign_cursor(cursor: str) -> InvalidInput:
+    """Refuse what no list has given."""
+    return InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
+
+
+def mark_of(of: BaseModel) -> str:
     return hashlib.sha256(of.model_dump_json().encode()).hexdigest()[:12]

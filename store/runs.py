@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from redrive.contracts import RunStatus, RunSummary
+from redrive.moments import Moment
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.tenancy import Pool, reading
 from store.text import clean, json_text
@@ -54,8 +55,8 @@ class RunFilter(BaseModel):
     tenant: str | None = None
     status: RunStatus | None = None
     pipeline: str | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Moment | None = None
+    until: Moment | None = None
 
 
 async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str | None = None) -> Page[RunSummary]:

@@ -3,12 +3,13 @@
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
+from pydantic import Field
 
 from redrive.access import EVERY_TENANT, Principal, Right, Role, granted
 from redrive.errors import InvalidInput, Unavailable
@@ -18,15 +19,27 @@ from store.tenancy import Connection, Pool, reading, transaction
 from store.text import clean
 
 PREFIX: Final = "rdt_"
+# How the id of a principal begins that has come with a token.
+BY_TOKEN: Final = "token:"  # noqa: S105 - no secret
 LONGEST_LIFE: Final = timedelta(days=366)
-_COLUMNS: Final = "id, tenant, name, role, rights, created_by, created_at, expires_at, revoked_by, revoked_at"
+_COLUMNS: Final = """
+    id, tenant, name, role, rights, created_by, made_with, created_at, expires_at, revoked_by, revoked_with, revoked_at
+"""
 _INSERT: Final = f"""
-    INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at, person)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval, $9) RETURNING {_COLUMNS}
-"""  # noqa: S608
+    INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at, person, made_with)
+    SELECT $1, $2, $3, $4, $5, $6, $7, now() + $8::interval, $9, $10::text
+    WHERE $10 IS NULL OR redrive.hold_token($10) RETURNING {_COLUMNS}
+"""
+# The token and all that were made with it, or with those.
 _REVOKE: Final = f"""
-    UPDATE redrive.api_tokens SET revoked_by = $2, revoked_at = now() WHERE id = $1 AND revoked_at IS NULL
-    RETURNING {_COLUMNS}
+    WITH RECURSIVE tree AS (
+        SELECT $1::text AS id
+        UNION SELECT made.id FROM redrive.api_tokens AS made JOIN tree ON made.made_with = tree.id
+    )
+    UPDATE redrive.api_tokens AS token
+    SET revoked_by = $2, revoked_at = now(), revoked_with = CASE WHEN token.id <> $1 THEN $1 END
+    FROM tree WHERE token.id = tree.id AND token.revoked_at IS NULL
+    RETURNING {", ".join(f"token.{name.strip()}" for name in _COLUMNS.split(","))}
 """  # noqa: S608
 
 
@@ -39,10 +52,18 @@ class TokenRow(Record):
     role: Role
     rights: list[Right]
     created_by: str
+    made_with: str | None = Field(description="the token that it was made with; it is revoked with that one")
     created_at: datetime
     expires_at: datetime
     revoked_by: str | None
+    revoked_with: str | None = Field(description="the token that it was revoked with, if that was another one")
     revoked_at: datetime | None
+
+
+class RevokedToken(TokenRow):
+    """A token that is revoked, and those that were revoked with it: all that were made with it, or with those."""
+
+    also_revoked: list[TokenRow]
 
 
 class NewToken(TokenRow):
@@ -65,6 +86,7 @@ class TokenWish:
     person: str
     lasts: timedelta
     rights: frozenset[Right] | None = None
+    made_with: str | None = None
 
 
 def hashed(secret: str) -> bytes:
@@ -120,10 +142,25 @@ async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]",
         clean(wish.created_by),
         wish.lasts,
         clean(wish.person),
+        wish.made_with,
     )
     if row is None:
-        raise LookupError(f"token {token_id!r} was not written")
+        raise InvalidInput(f"token {wish.made_with!r}, which makes this one, has expired or was revoked meanwhile")
     return NewToken.model_validate({**row, "secret": secret})
+
+
+def made_with(rows: Iterable[TokenRow], token_id: str) -> list[TokenRow]:
+    """Return those of these tokens that are revoked with one, and are not yet: made with it, or with those."""
+    made: dict[str | None, list[TokenRow]] = {}
+    for row in rows:
+        made.setdefault(row.made_with, []).append(row)
+    found: list[TokenRow] = []
+    pending = [token_id]
+    while pending:
+        below = made.pop(pending.pop(), [])
+        found += [row for row in below if row.revoked_at is None]
+        pending += [row.id for row in below]
+    return found
 
 
 async def list_tokens(pool: Pool, tenant: str | None, limit: int = 200) -> list[TokenRow]:
@@ -143,18 +180,34 @@ async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow |
     return TokenRow.model_validate(dict(row)) if row else None
 
 
-async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> TokenRow | None:
-    """Revoke a token of a tenant: its next request is refused. None when there is none that is not revoked."""
+async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> RevokedToken | None:
+    """Revoke a token of a tenant and all that were made with it: their next requests are refused.
+
+    None when there is none that is not revoked.
+    """
     async with transaction(pool, tenant) as connection:
-        row = await connection.fetchrow(_REVOKE, clean(token_id), clean(revoked_by))
-    return TokenRow.model_validate(dict(row)) if row else None
+        return await _revoke(connection, token_id, revoked_by)
 
 
-async def revoke_owner_token(database_url: str, token_id: str, revoked_by: str) -> TokenRow | None:
-    """Revoke any token, as the owner of the tables."""
-    async with as_owner(database_url) as connection:
-        row = await connection.fetchrow(_REVOKE, clean(token_id), clean(revoked_by))
-    return TokenRow.model_validate(dict(row)) if row else None
+async def revoke_owner_token(database_url: str, token_id: str, revoked_by: str) -> RevokedToken | None:
+    """Revoke any token and all that were made with it, in whichever tenant, as the owner of the tables."""
+    async with as_owner(database_url) as connection, connection.transaction():
+        return await _revoke(connection, token_id, revoked_by)
+
+
+async def _revoke(
+    connection: "Connection | asyncpg.Connection[asyncpg.Record]", token_id: str, revoked_by: str
+) -> RevokedToken | None:
+    revoked: list[TokenRow] = []
+    # Until there are no more: one that was being made with one of them is there once that one is revoked.
+    while rows := await connection.fetch(_REVOKE, clean(token_id), clean(revoked_by)):
+        revoked += [TokenRow.model_validate(dict(row)) for row in rows]
+    if not revoked:
+        return None
+    select = f"SELECT {_COLUMNS} FROM redrive.api_tokens WHERE id = $1"  # noqa: S608
+    root = await connection.fetchrow(select, clean(token_id))
+    also = sorted((row for row in revoked if row.id != token_id), key=lambda row: row.created_at)
+    return RevokedToken(**dict(root or {}), also_revoked=also)
 
 
 async def token_principal(pool: Pool, secret: str) -> Principal | None:
@@ -168,7 +221,7 @@ def principal(row: asyncpg.Record, *, is_token: bool) -> Principal:
     tenant = None if row["tenant"] == EVERY_TENANT else row["tenant"]
     known = {right for right in row["rights"] if right in set(Right)}
     return Principal(
-        id=f"token:{row['id']}" if is_token else f"member:{row['id']}",
+        id=f"{BY_TOKEN}{row['id']}" if is_token else f"member:{row['id']}",
         # As long as an order's `requested_by` may be.
         name=f"{row['name'][:200]} ({row['id']})" if is_token else row["name"],
         role=Role(row["role"]),

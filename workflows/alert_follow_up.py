@@ -6,11 +6,12 @@ A workflow of its own: it outlives the dead letters that it speaks of, and costs
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, Workflow
     from redrive.dead_letters import FollowUp
+    from workflows.inputs import NOTHING, read_input
 
 COUNT_TIMEOUT = timedelta(seconds=5)
 COUNT_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
@@ -23,7 +24,8 @@ class AlertFollowUp:
     """Raise one more alert, if failures were held back that nobody has told of meanwhile."""
 
     @workflow.run
-    async def run(self, given: FollowUp) -> int:
+    async def run(self, raw: RawValue = NOTHING) -> int:
+        given = read_input(FollowUp, raw)
         count: int = await workflow.execute_activity(
             Activity.TAKE_HELD_BACK,
             given,

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.bulk_orders import (
@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
         PlanAnswer,
     )
     from redrive.contracts import Activity, Workflow
+    from workflows.inputs import NOTHING, read_input
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -27,8 +28,8 @@ class PlanBulk:
     """Say what a bulk operation would do."""
 
     @workflow.run
-    async def run(self, order: BulkOrder) -> PlanAnswer:
-        answer: PlanAnswer = await _ask(Activity.PLAN_BULK, order, PlanAnswer)
+    async def run(self, raw: RawValue = NOTHING) -> PlanAnswer:
+        answer: PlanAnswer = await _ask(Activity.PLAN_BULK, read_input(BulkOrder, raw), PlanAnswer)
         return answer
 
 
@@ -37,8 +38,8 @@ class ApproveBulk:
     """Approve a plan."""
 
     @workflow.run
-    async def run(self, approval: Approval) -> ApprovalAnswer:
-        answer: ApprovalAnswer = await _ask(Activity.APPROVE_BULK, approval, ApprovalAnswer)
+    async def run(self, raw: RawValue = NOTHING) -> ApprovalAnswer:
+        answer: ApprovalAnswer = await _ask(Activity.APPROVE_BULK, read_input(Approval, raw), ApprovalAnswer)
         return answer
 
 
@@ -47,8 +48,8 @@ class DescribeBulk:
     """Return a bulk operation."""
 
     @workflow.run
-    async def run(self, asked: BulkRequest) -> BulkView | None:
-        view: BulkView | None = await _ask(Activity.DESCRIBE_BULK, asked, BulkView | None)
+    async def run(self, raw: RawValue = NOTHING) -> BulkView | None:
+        view: BulkView | None = await _ask(Activity.DESCRIBE_BULK, read_input(BulkRequest, raw), BulkView | None)
         return view
 
 
@@ -57,8 +58,8 @@ class ListBulkItems:
     """Return items of a bulk operation."""
 
     @workflow.run
-    async def run(self, asked: ItemsRequest) -> BulkItems:
-        items: BulkItems = await _ask(Activity.LIST_BULK_ITEMS, asked, BulkItems)
+    async def run(self, raw: RawValue = NOTHING) -> BulkItems:
+        items: BulkItems = await _ask(Activity.LIST_BULK_ITEMS, read_input(ItemsRequest, raw), BulkItems)
         return items
 
 

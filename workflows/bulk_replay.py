@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, Workflow
     from redrive.errors import BulkNotFound
     from workflows.details import bulk_details
-    from workflows.inputs import read_message
+    from workflows.inputs import NOTHING, read_input, read_message
 
 RECORD_TIMEOUT = timedelta(seconds=10)
 # Settling a hundred thousand items is one statement, but not a small one.
@@ -43,14 +43,13 @@ SYSTEM = "redrive"
 class BulkReplay:
     """Give one order to many dead letters."""
 
-    @workflow.init
-    def __init__(self, start: BulkStart) -> None:
-        self._start = start
+    def __init__(self) -> None:
         self._opened: BulkAnswer | None = None
         self._status = BulkStatus.RUNNING
 
     @workflow.run
-    async def run(self, start: BulkStart) -> BulkProgress:
+    async def run(self, raw: RawValue = NOTHING) -> BulkProgress:
+        self._start = start = read_input(BulkStart, raw)
         # Also after the history was cut short: then it only tells where the operation is.
         self._opened = await self._do(Activity.OPEN_BULK, start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
         if not self._opened.accepted:
@@ -99,14 +98,15 @@ class BulkReplay:
     async def _stop(self, why: str) -> None:
         await self._control(BulkControl.STOP, BulkCommand(requested_by=SYSTEM, reason=why))
 
-    @workflow.signal(dynamic=True)
+    # Abandoned only by an operation that could not read its input: any other one waits for them.
+    @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a command, from Temporal's Web UI for example."""
         answer = await self._take(name, arguments)
         if not answer.accepted:
             workflow.logger.warning("bulk.signal_refused: %s", answer.message)
 
-    @workflow.update(dynamic=True)
+    @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
         """Take a command and answer what becomes of it; `start` asks only whether the bulk operation begins."""
         return await self._take(name, arguments)

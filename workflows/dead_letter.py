@@ -6,16 +6,17 @@ through one inbox and is handled one after another: of two orders at once, one w
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, SearchAttribute, Workflow
+    from redrive.contracts import KEYWORD_LIMIT, Activity, SearchAttribute, Workflow
     from redrive.dead_letters import (
         ANSWERS_KEPT,
+        PROBLEM_LIMIT,
         Alert,
         Answer,
         Continue,
@@ -42,7 +43,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
     from workflows.details import letter_details
-    from workflows.inputs import read_message, read_order
+    from workflows.inputs import NOTHING, read_input, read_message, read_order
     from workflows.records import work_with_record
 
 
@@ -50,15 +51,21 @@ with workflow.unsafe.imports_passed_through():
 class DeadLetter:
     """Keep one dead letter until it is replayed, resolved or discarded."""
 
-    @workflow.init
-    def __init__(self, given: LetterInput) -> None:
-        self._state = given.state or LetterState(letter=given.letter)
-        self._loaded = given.state is not None
+    # Made by `run`, whose input may be anything; what comes before waits in the inbox.
+    _state: LetterState
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._loaded = False
         self._inbox: deque[Exhausted | Outcome | LetterOrder | MalformedOrder] = deque()
         self._alerts: set[asyncio.Task[None]] = set()
 
     @workflow.run
-    async def run(self, given: LetterInput) -> LetterStatus:
+    async def run(self, raw: RawValue = NOTHING) -> LetterStatus:
+        given = read_input(LetterInput, raw)
+        self._state = given.state or LetterState(letter=given.letter)
+        self._loaded = given.state is not None
+        self._begun = True
         while True:
             await workflow.wait_condition(lambda: bool(self._inbox) or self._should_continue_as_new())
             if self._inbox:
@@ -87,14 +94,16 @@ class DeadLetter:
             case _:
                 self._note(name, read_order(arguments, name))
 
-    @workflow.update(dynamic=True)
+    # Abandoned only by a letter that could not read its input: any other one waits for them.
+    @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
         """Take an order, and answer when it is known what becomes of it."""
         order = self._note(name, read_order(arguments, name))
         if not isinstance(order, Replay | Resolve | Discard | Restart):
             problem = order.problem if isinstance(order, MalformedOrder) else ""
-            return Answer(request_id="", accepted=False, message=problem, status=self._state.status)
-        await workflow.wait_condition(lambda: order.request_id in self._state.answers)
+            status = self._state.status if self._begun else None
+            return Answer(request_id="", accepted=False, message=problem, status=status)
+        await workflow.wait_condition(lambda: self._begun and order.request_id in self._state.answers)
         return self._state.answers[order.request_id]
 
     def _note(
@@ -102,14 +111,15 @@ class DeadLetter:
     ) -> Exhausted | Outcome | LetterOrder | MalformedOrder:
         if isinstance(message, Continue):
             message = "`continue` is an order for the run, not for a dead letter"
-        if isinstance(message, Exhausted) and message.letter != self._state.letter:
-            message = f"it tells of {message.letter.workflow_id!r}, another dead letter"
         entry = MalformedOrder(verb=name[:64], problem=message) if isinstance(message, str) else message
         self._inbox.append(entry)
         return entry
 
     async def _handle(self, message: Exhausted | Outcome | LetterOrder | MalformedOrder) -> None:
         match message:
+            case Exhausted() if message.letter != self._state.letter:
+                problem = f"it tells of {message.letter.workflow_id[:PROBLEM_LIMIT]!r}, another dead letter"
+                await self._handle(MalformedOrder(verb=LetterSignal.EXHAUSTED, problem=problem))
             case Exhausted():
                 await self._on_exhausted(message)
             case Outcome():
@@ -200,13 +210,16 @@ class DeadLetter:
             SearchAttribute.CATEGORY: state.cycle.category if state.cycle else None,
         }
         shown = workflow.info().typed_search_attributes
-        changed = [
-            key.value_set(value)
-            for key, value in ((SearchAttributeKey.for_keyword(name), value) for name, value in values.items())
-            if value and shown.get(key) != value
-        ]
+        changed = [key.value_set(value) for key, value in _keywords(values) if shown.get(key) != value]
         if changed:
             workflow.upsert_search_attributes(changed)
+
+
+def _keywords(values: Mapping[SearchAttribute, str | None]) -> Iterator[tuple[SearchAttributeKey[str], str]]:
+    """Give what Temporal takes: a value that is too long for it would fail the workflow's task for ever."""
+    for name, value in values.items():
+        if value:
+            yield SearchAttributeKey.for_keyword(name), str(value)[:KEYWORD_LIMIT]
 
 
 async def _raise_alert(alert: Alert) -> None:

@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, KeySweep, Workflow
+    from workflows.inputs import NOTHING, read_no_input
 
 # The next sweep goes on where this one has to stop.
 SWEEP_TIMEOUT = timedelta(minutes=10)
@@ -19,7 +20,8 @@ class ExpireKeys:
     """Settle keys whose end nobody wrote down, and delete those whose time is up."""
 
     @workflow.run
-    async def run(self) -> KeySweep:
+    async def run(self, raw: RawValue = NOTHING) -> KeySweep:
+        read_no_input(raw)
         sweep: KeySweep = await workflow.execute_activity(
             Activity.EXPIRE_KEYS,
             result_type=KeySweep,

@@ -1,7 +1,8 @@
 """Read what reaches a workflow, from whoever sent it.
 
 Payloads are decoded here and not by Temporal's converter: what cannot be decoded has to be answered with a sentence
-that names the place. Left to the converter, it would be dropped without a word, or fail the workflow task for ever.
+that names the place. Left to the converter, it would be dropped without a word, or fail the workflow task for ever. So
+every workflow takes `raw: RawValue = NOTHING`, reads it first of all, and has no `@workflow.init`.
 """
 
 from collections.abc import Sequence
@@ -13,30 +14,61 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from redrive.contracts import RunInput, StepStatus
+from redrive.contracts import RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import ORDER_LIMIT, ORDERS, PROBLEM_LIMIT, Order, Verb
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import Category, InvalidInput
+from redrive.header_values import header_problem
 
 M = TypeVar("M", bound=BaseModel)
 
-# What a run gets that was started without any input: without it, its workflow task would fail for ever.
+# What a workflow gets that was started without any input: without it, its workflow task would fail for ever.
 NOTHING = RawValue(Payload())
+
+
+def read_input(model: type[M], raw: RawValue) -> M:
+    """Return the input of a workflow, or fail the workflow."""
+    value, message = _read(model, raw, "the input")
+    problem = json_problem(value)
+    if problem:
+        raise _refusal(f"the input{problem}")
+    return message
+
+
+def read_no_input(raw: RawValue) -> None:
+    """Fail a workflow that takes no input and was given one. Null is none."""
+    if raw.payload.data not in {b"", b"null"}:
+        raise _refusal("the input is unexpected: this workflow takes none")
 
 
 def read_run_input(raw: RawValue) -> RunInput:
     """Return the input of a run, or fail the run."""
+    _, order = _read(RunInput, raw, "the run's input")
     try:
-        order = RunInput.model_validate(from_json(raw.payload.data, allow_inf_nan=False))
         check_payload(order.payload)
         _check_state(order)
-    except ValidationError as error:
-        raise _refusal(f"the run's input does not fit: {validation_sentence(error)}") from None
     except InvalidInput as error:
         raise _refusal(str(error)) from None
-    except ValueError as error:
-        raise _refusal(f"the run's input is not JSON: {error}") from None
     return order
+
+
+def _read(model: type[M], raw: RawValue, what: str) -> tuple[object, M]:
+    try:
+        value = from_json(raw.payload.data, allow_inf_nan=False)
+        return value, model.model_validate(value)
+    except ValidationError as error:
+        raise _refusal(f"{what} does not fit: {validation_sentence(error)}") from None
+    except ValueError as error:
+        raise _refusal(f"{what} is not JSON: {error}") from None
+
+
+def check_run_id(run_id: str) -> None:
+    """Fail a run whose id its steps could not send, or its dead letters could not be named after."""
+    problem = header_problem(run_id)
+    if problem:
+        raise _refusal(f"the workflow's id is sent as an HTTP header and {problem}: start it with another id")
+    if len(run_id) > RUN_ID_LIMIT:
+        raise _refusal(f"the workflow's id has {len(run_id)} characters; the id of a run has at most {RUN_ID_LIMIT}")
 
 
 def _check_state(order: RunInput) -> None:
@@ -73,11 +105,14 @@ def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order 
 def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
     """Return a message of another workflow, or say what is wrong with it."""
     try:
-        return model.model_validate(_only(arguments))
+        value = _only(arguments)
+        message = model.model_validate(value)
     except ValidationError as error:
         return f"the message does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
     except ValueError as error:
         return f"the message is not JSON: {error}"[:PROBLEM_LIMIT]
+    problem = json_problem(value)
+    return f"the message{problem}"[:PROBLEM_LIMIT] if problem else message
 
 
 def _only(arguments: Sequence[RawValue]) -> object:

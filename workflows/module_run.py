@@ -49,13 +49,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.attempts import drop_oldest_attempts
     from workflows.details import run_details
     from workflows.failures import failed_cycle
-    from workflows.inputs import NOTHING, read_message, read_order, read_run_input
+    from workflows.inputs import NOTHING, check_run_id, read_message, read_order, read_run_input
     from workflows.records import work_with_record
     from workflows.run_letters import LOCAL_TIMEOUT, RunLetters
     from workflows.run_state import (
         begin_cycle,
         current_step,
         exhaust,
+        misfit,
         next_step,
         parked_step,
         send_back,
@@ -196,6 +197,7 @@ class ModuleRun:
 
     def _read(self, raw: RawValue) -> RunInput:
         try:
+            check_run_id(workflow.info().workflow_id)
             return read_run_input(raw)
         except ApplicationError as error:
             self._error = error.message
@@ -328,6 +330,11 @@ class ModuleRun:
         """Do what an accepted order says with the step that the run is parked at."""
         if (given.step, given.cycle) != (step.name, step.cycle):
             workflow.logger.warning("run.late_order_ignored: %s", given.order.verb)
+            return
+        problem = misfit(self._state, steps, given.order, step, self._order_size)
+        if problem:
+            # A dead letter sends only what it has checked: this came by hand, past it.
+            workflow.logger.warning("run.order_ignored: %s: %s", given.order.verb, problem)
             return
         if workflow.patched(ORDERS_CHECKED) and (problem := await self._proof_problem(given, letters)):
             self._show_refusal(problem)

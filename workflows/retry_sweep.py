@@ -7,10 +7,11 @@ difference to the history.
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SweepOrder, Workflow
+    from workflows.inputs import NOTHING, read_input
 
 # A process that dies is missed after this.
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
@@ -27,7 +28,8 @@ class RetrySweep:
     """Sweep for ever."""
 
     @workflow.run
-    async def run(self, order: SweepOrder) -> None:
+    async def run(self, raw: RawValue = NOTHING) -> None:
+        order = read_input(SweepOrder, raw)
         while not workflow.info().is_continue_as_new_suggested():
             await workflow.execute_activity(
                 Activity.SWEEP_RETRIES,

@@ -3,8 +3,11 @@
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from redrive.contracts import (
     DOCUMENT_LIMIT,
+    PAYLOAD_LIMIT,
     FailedCycle,
     RunInput,
     RunState,
@@ -12,9 +15,10 @@ from redrive.contracts import (
     StepState,
     StepStatus,
 )
-from redrive.dead_letters import Mode, Replay
-from redrive.documents import patched, step_input
+from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Restart
+from redrive.documents import json_size, patched, step_input, validation_sentence
 from redrive.errors import Category
+from redrive.policy import RetryPolicy
 from workflows.edits import count_edit
 
 
@@ -94,6 +98,34 @@ def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: S
         step.status, step.output_size, step.failure = StepStatus.PENDING, None, None
         step.started_at = step.finished_at = None
         state.outputs.pop(step.name, None)
+
+
+def misfit(
+    state: RunState, steps: list[StepSnapshot], order: LetterOrder, dead: StepState, order_size: int
+) -> str | None:
+    """Say why an order cannot be carried out at the dead step, or None. Carrying it out would break the run."""
+    match order:
+        case Replay():
+            return _replay_misfit(state, steps, order, dead)
+        case Resolve():
+            total = order_size + sum(each.output_size or 0 for each in state.steps) + json_size(order.output)
+            return f"its output makes the run's document {total} bytes" if total > DOCUMENT_LIMIT else None
+        case Discard() | Restart():
+            return None
+
+
+def _replay_misfit(state: RunState, steps: list[StepSnapshot], order: Replay, dead: StepState) -> str | None:
+    first = order.from_step or dead.name
+    allowed = [step.name for step in state.steps[: _place(state, dead.name) + 1]]
+    if first not in allowed:
+        return f"from_step {first!r} is not one of the steps up to the dead one"
+    if order.input_patch is not None and json_size(order.input_patch) > PAYLOAD_LIMIT:
+        return "its input_patch is too large"
+    try:
+        RetryPolicy.model_validate(steps[_place(state, first)].policy.model_dump() | (order.policy or {}))
+    except ValidationError as error:
+        return f"policy: {validation_sentence(error)}"
+    return None
 
 
 def skip_rest(state: RunState, now: datetime) -> None:

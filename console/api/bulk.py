@@ -20,6 +20,7 @@ from redrive.bulk_orders import (
     ItemsRequest,
     ItemStatus,
     PlannedGroup,
+    Position,
 )
 from redrive.contracts import NAME_PATTERN, Message, Text255
 from store.bulk_lists import get_bulk, list_bulks, list_items
@@ -66,7 +67,7 @@ class ItemPage(Message):
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
     status: ItemStatus | None = None
     limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
-    after: int | None = Field(default=None, ge=0, le=10_000_000, description="where the page before ended")
+    after: Position | None = Field(default=None, description="where the page before ended")
 
 
 def one_tenant(tenant: Scope) -> str:

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from console.api.answers import Listed, refusals
 from console.api.orders import find_letter
@@ -14,6 +14,7 @@ from redrive.access import Right
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
+from redrive.moments import Moment
 from store.dead_letter_lists import LetterFilter, audit_trail, list_letters
 from store.dead_letter_stats import groups as letter_groups
 from store.dead_letter_stats import stats as letter_stats
@@ -34,8 +35,8 @@ class Choice(Message):
     step: str | None = None
     category: Category | None = None
     fingerprint: str | None = None
-    since: AwareDatetime | None = Field(default=None, description="failed last since then")
-    until: AwareDatetime | None = Field(default=None, description="failed last before then")
+    since: Moment | None = Field(default=None, description="failed last since then")
+    until: Moment | None = Field(default=None, description="failed last before then")
 
     def filter(self, tenant: str | None, text: str | None = None) -> LetterFilter:
         """Return the store's filter, within the tenant that the caller may see."""

@@ -3,7 +3,9 @@
 from fastapi import APIRouter, Request
 
 from console.api.answers import refusals
-from console.security import COOKIE, Caller, csrf_token
+from console.cookies import SESSION, read_cookie
+from console.desk import desk_of
+from console.security import Caller, csrf_token
 from redrive.access import Right, Role
 from redrive.contracts import Message
 
@@ -24,7 +26,7 @@ class Me(Message):
 @router.get("/me", responses=refusals())
 async def me(caller: Caller, request: Request) -> Me:
     """Tell who is asking: name, role, tenant (none: all) and rights. In a session also the word against forgery."""
-    session = request.cookies.get(COOKIE)
+    session = read_cookie(desk_of(request), request, SESSION)
     by_cookie = session and "authorization" not in request.headers
     return Me(
         id=caller.id,

@@ -11,10 +11,10 @@ from console.problems import Place, Refusal
 from console.run_lists import LARGEST_PAGE, RunChoice, runs_page
 from console.security import Operator, Reader, Scope, Starter
 from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, Message, Name, RunStatus, RunSummary, RunView, StartedRun
-from redrive.contracts import Text255 as Text
 from redrive.dead_letters import Answer
 from redrive.documents import check_payload
 from redrive.errors import InvalidInput, RunNotFound
+from redrive.header_values import HeaderText
 from redrive.keys import check_key
 from store.cancels import put_cancel
 from store.runs import get_run
@@ -28,8 +28,8 @@ class Start(Message):
 
     pipeline: Name
     payload: dict[str, Any] = Field(default_factory=dict)
-    correlation_id: Text | None = None
-    user_id: Text | None = None
+    correlation_id: HeaderText | None = None
+    user_id: HeaderText | None = None
 
 
 class Runs(Listed):
@@ -94,7 +94,7 @@ def _checked(key: str) -> str:
 async def runs(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
     """List runs, the newest first. Temporal's list lags behind by up to a second or so, and forgets in time."""
     chosen = RunChoice(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
-    page = await runs_page(await desk.temporal(), chosen, choice.limit, choice.cursor)
+    page = await runs_page(await desk.temporal(), await desk.seal(), chosen, choice.limit, choice.cursor)
     return Runs(runs=page.rows, cursor=page.cursor)
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from bridges.replays import Replayed
 from console.api.answers import Listed, Ordering, identity, refusals
@@ -14,6 +14,7 @@ from redrive.access import Principal, Right
 from redrive.contracts import NAME_PATTERN, Message, Name
 from redrive.dead_letters import Replay
 from redrive.errors import EventNotFound, OrderRefused
+from redrive.moments import Moment
 from store.dead_letter_lists import audit_trail
 from store.events import EventFilter, EventRow, Projection, StoredEvent, get_event, list_events, projections_of
 from store.paging import LARGEST_PAGE
@@ -29,7 +30,7 @@ class EventPage(Message):
     type: str | None = None
     key: str | None = Field(default=None, description="only the one with this dedupe key")
     failed: bool = Field(default=False, description="only those with a projector that failed for good")
-    since: AwareDatetime | None = Field(default=None, description="received since then")
+    since: Moment | None = Field(default=None, description="received since then")
     limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
     cursor: str | None = None
 

@@ -12,7 +12,17 @@ from console.problems import Refusal
 from console.security import Keeper, Scope
 from redrive.access import Right, Role, granted
 from redrive.contracts import DEFAULT_TENANT, Message
-from store.tokens import NewToken, TokenRow, TokenWish, create_token, get_token, list_tokens, revoke_token
+from store.tokens import (
+    BY_TOKEN,
+    NewToken,
+    RevokedToken,
+    TokenRow,
+    TokenWish,
+    create_token,
+    get_token,
+    list_tokens,
+    revoke_token,
+)
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
 
@@ -55,13 +65,14 @@ async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -
         lasts=timedelta(days=wanted.days),
         rights=rights,
         person=caller.person,
+        made_with=caller.id.removeprefix(BY_TOKEN) if caller.id.startswith(BY_TOKEN) else None,
     )
     return await create_token(await desk.access(), wish)
 
 
 @router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
-async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> TokenRow:
-    """Revoke a token: its next request is refused, and its sessions end."""
+async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
+    """Revoke a token and all that were made with it: their next requests are refused, and their sessions end."""
     pool = await desk.access()
     token = await get_token(pool, tenant, token_id)
     if token is not None and token.role is Role.OWNER:

@@ -12,7 +12,16 @@ from console.desk import TheDesk
 from console.security import Operator, Reader, Scope
 from console.web.render import show
 from console.web.routes import page_router, query_of, read_query
-from redrive.bulk_orders import BulkOrder, BulkSelection, BulkVerb, BulkView, BulkWish, ItemsRequest, ItemStatus
+from redrive.bulk_orders import (
+    BulkOrder,
+    BulkSelection,
+    BulkVerb,
+    BulkView,
+    BulkWish,
+    ItemsRequest,
+    ItemStatus,
+    Position,
+)
 from redrive.dead_letters import Verb
 from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError
@@ -91,7 +100,7 @@ class ItemsAsked(BaseModel):
     """Which items an address asks for."""
 
     status: ItemStatus | None = None
-    after: int | None = None
+    after: Position | None = None
 
 
 @router.get("/bulk/{bulk_id}")

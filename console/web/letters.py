@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Request, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 
 from console.desk import Desk, TheDesk
 from console.problems import Refusal
@@ -15,6 +15,7 @@ from console.web.routes import list_url, page_router, query_of, read_query
 from redrive.access import Principal, Right
 from redrive.dead_letters import MAX_REPLAYS, LetterStatus
 from redrive.errors import Category
+from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 from store.approvals import Approval, list_approvals
 from store.dead_letter_charts import status_counts
@@ -43,8 +44,8 @@ class LettersAsked(BaseModel):
     step: str | None = None
     category: Category | None = None
     fingerprint: str | None = None
-    since: Annotated[AwareDatetime | None, BeforeValidator(_moment)] = None
-    until: AwareDatetime | None = None
+    since: Annotated[Moment | None, BeforeValidator(_moment)] = None
+    until: Moment | None = None
     text: str | None = None
     cursor: str | None = None
 

@@ -8,7 +8,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from console.security import COOKIE, csrf_token
+from console.cookies import SESSION, read_cookie
+from console.desk import desk_of
+from console.security import csrf_token
 from console.web import words
 from redrive.access import Principal, Right
 from redrive.keys import new_request_id
@@ -61,7 +63,7 @@ templates.globals |= {"new_request_id": new_request_id}
 
 def show(request: Request, caller: Principal | None, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """Answer with a page, for somebody who is signed in or, without a caller, for a stranger."""
-    session = request.cookies.get(COOKIE)
+    session = read_cookie(desk_of(request), request, SESSION)
     rights = {right.value: bool(caller and caller.may(right)) for right in Right}
     places = [place for place in PLACES if caller and caller.may(place.right)]
     text = templates.get_template(template).render(

@@ -35,7 +35,7 @@ async def runs(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -
     """Show runs, the newest first."""
     asked = read_query(RunsAsked, request)
     chosen = RunChoice(tenant=tenant, status=asked.status, pipeline=asked.pipeline)
-    page = await runs_page(await desk.temporal(), chosen, PAGE, asked.cursor)
+    page = await runs_page(await desk.temporal(), await desk.seal(), chosen, PAGE, asked.cursor)
     return show(
         request,
         caller,

@@ -7,7 +7,7 @@ from console.security import Keeper, Scope
 from console.web.render import show
 from console.web.routes import page_router
 from redrive.access import Role
-from store.tokens import list_tokens
+from store.tokens import list_tokens, made_with
 
 router = page_router()
 
@@ -17,4 +17,5 @@ async def tokens(request: Request, desk: TheDesk, caller: Keeper, tenant: Scope)
     """Show tokens, the newest first."""
     rows = await list_tokens(await desk.access(), tenant)
     roles = [role for role in Role if role is not Role.OWNER]
-    return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant)
+    below = {row.id: made_with(rows, row.id) for row in rows}
+    return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant, below=below)

@@ -134,7 +134,9 @@ def _table(rows: list[TokenRow]) -> Table:
 
 @app.command
 async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
-    """Revoke a token by its id (`tok_…`): its next request is refused, and its sessions end.
+    """Revoke a token by its id (`tok_…`) and all that were made with it: their next requests are refused.
+
+    Their sessions end as well. Those that were made with it are printed.
 
     **Example**
 
@@ -152,6 +154,8 @@ async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
         print_json(row)
     else:
         console.print(f"revoked {row.id}", markup=False)
+        for made in row.also_revoked:
+            console.print(f"revoked {made.id} ({plain(made.name)}), made with {made.made_with}", markup=False)
 
 
 @app.command

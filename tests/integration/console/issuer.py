@@ -19,11 +19,12 @@ CLIENT = "redrive-console"
 
 
 class Issuer:
-    """What the provider knows. `person` is whoever sits at the browser."""
+    """What the provider knows. `person` is whoever sits at the browser; `nonce` is put in place of the right one."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.person = "ada@example.org"
+        self.nonce: str | None = None
         self.keys_asked = 0
         self._codes: dict[str, dict[str, str]] = {}
         self.rotate()
@@ -67,7 +68,8 @@ class Issuer:
         challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
         if asked is None or challenge != asked["code_challenge"] or form["redirect_uri"] != asked["redirect_uri"]:
             return None
-        return {"id_token": self.token(email=asked["person"], nonce=asked["nonce"]), "token_type": "Bearer"}
+        nonce = self.nonce or asked["nonce"]
+        return {"id_token": self.token(email=asked["person"], nonce=nonce), "token_type": "Bearer"}
 
     def description(self) -> dict[str, str]:
         """Return where the provider has what."""

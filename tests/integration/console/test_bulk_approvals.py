@@ -10,7 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from console.app import build_app
-from console.security import COOKIE, CSRF_HEADER, csrf_token
+from console.cookies import SESSION
+from console.security import CSRF_HEADER, csrf_token
 from redrive import Registry
 from redrive.access import Role, member
 from redrive.settings import Settings
@@ -99,7 +100,7 @@ async def test_one_person_is_one_pair_of_eyes(
     session = await open_member_session(access, ada, timedelta(hours=1))
     assert session
     async with client_of(strict) as browser:
-        browser.cookies.set(COOKIE, session)
+        browser.cookies.set(SESSION, session)
         browser.headers[CSRF_HEADER] = csrf_token(session)
         made = await browser.post("/api/v1/tokens", json={"name": "a friend", "role": "admin"})
         async with (

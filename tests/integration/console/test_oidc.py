@@ -1,6 +1,9 @@
 """Signing in through an identity provider: its tokens, its keys, its code flow. The provider is real HTTP."""
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -11,12 +14,13 @@ from fastapi import FastAPI
 
 from console import oidc
 from console.app import build_app
+from console.cookies import FLOW
 from redrive.access import Role
 from redrive.settings import OidcSettings, Settings
 from starter.stack.state import StackInfo
 from store.members import put_member
 from tests.conftest import owner_url
-from tests.integration.console.conftest import client_of
+from tests.integration.console.conftest import ADDRESS, client_of
 from tests.integration.console.issuer import CLIENT, Issuer, serving_issuer
 
 ME = "/api/v1/me"
@@ -91,6 +95,8 @@ async def test_bad_tokens_are_refused(console: FastAPI, issuer: Issuer, ada: str
         "signed with a word": jwt.encode(claims, "x" * 32, algorithm="HS256", headers={"kid": issuer.key_id}),
         "signed by a stranger": stranger.token(email=ada),
         "no token at all": "eyJ.eyJ.x",
+        "an address that is no text": issuer.token(email="ada\ud800@example.org"),
+        "an address with a line break": issuer.token(email="ada@example.org\nbcc"),
     }
     assert {what: await _status(console, token) for what, token in bad.items()} == dict.fromkeys(bad, 401)
 
@@ -136,6 +142,67 @@ async def test_a_stolen_code_is_worth_nothing(console: FastAPI, ada: str) -> Non
         assert (await thief.get(back)).status_code == 401
         assert (await browser.get(back + "x")).status_code == 401
         assert (await browser.get(ME)).status_code == 401
+
+
+async def test_a_nonce_that_is_no_text_is_refused(console: FastAPI, issuer: Issuer, ada: str) -> None:
+    """The provider's answer to a sign-in may hold anything: the answer is 401, not an error of ours."""
+    issuer.nonce = "\ud800"
+    async with _at_the_provider(console) as (browser, back):
+        assert (await browser.get(back)).status_code == 401
+
+
+async def test_a_planted_sign_in_is_refused(console: FastAPI, issuer: Issuer, ada: str) -> None:
+    """A sign-in that somebody made up for another browser leads nowhere, nor does one beside the browser's own.
+
+    Else whoever can set a cookie signs somebody in as themselves, and reads what they do there.
+    """
+    secret = "s" * 43
+    for cookie in (f"{secret} /", f"x.9999999999 {secret} /", f".9999999999 {secret} /", "", "x"):
+        # With the attacker's own account, as the console would have asked the provider for it.
+        back = issuer.authorize(_asked(secret))
+        async with client_of(console) as victim:
+            answer = await victim.get(back, headers={"Cookie": f'{FLOW}="{cookie}"'})
+            assert answer.status_code == 401
+            assert (await victim.get(ME)).status_code == 401
+    async with _at_the_provider(console) as (browser, back), client_of(console) as tossed:
+        both = f'{FLOW}="{browser.cookies[FLOW]}"; {FLOW}="x.1 {secret} /"'.replace('""', '"')
+        assert (await tossed.get(back, headers={"Cookie": both})).status_code == 401
+
+
+def _asked(secret: str) -> dict[str, str]:
+    """Return what a console asks the provider for in a sign-in with this secret."""
+    state, nonce, verifier = (
+        hmac.new(secret.encode(), purpose, hashlib.sha256).hexdigest() for purpose in (b"state", b"nonce", b"verifier")
+    )
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    place = f"{ADDRESS}/sign-in/callback"
+    return {"redirect_uri": place, "state": state, "nonce": nonce, "code_challenge": challenge}
+
+
+async def test_over_https_a_sign_in_of_another_name_is_refused(
+    console_settings: Settings, issuer: Issuer, ada: str
+) -> None:
+    """A browser keeps the sign-in under a name that only this host can set: a good one under another name is none."""
+    provider = OidcSettings(issuer=issuer.address, client_id=CLIENT)
+    changes = {"oidc": provider, "console_url": "https://console.test"}
+    app = build_app(console_settings.model_copy(update=changes))
+    async with app.router.lifespan_context(app), client_of(app) as browser, httpx.AsyncClient() as outside:
+        away = await browser.get("/sign-in/oidc")
+        name, _, rest = away.headers["Set-Cookie"].partition("=")
+        assert name == f"__Host-{FLOW}"
+        value = rest.partition(";")[0]
+        back = (await outside.get(away.headers["Location"])).headers["Location"]
+        browser.cookies.clear()
+        for given, status in ((FLOW, 401), (name, 303)):
+            answer = await browser.get(back, headers={"Cookie": f"{given}={value}"})
+            assert answer.status_code == status
+
+
+async def test_a_sign_in_ends_after_ten_minutes(console: FastAPI, ada: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cookie says until when it is good, and is signed: a browser that keeps it longer keeps nothing."""
+    monkeypatch.setattr(oidc, "FLOW_LASTS", -1)
+    async with _at_the_provider(console) as (browser, back):
+        assert (await browser.get(back)).status_code == 401
 
 
 async def test_a_provider_that_is_away_is_named(console_settings: Settings) -> None:

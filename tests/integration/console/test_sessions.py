@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from console.app import build_app
-from console.security import COOKIE
+from console.cookies import SESSION
 from redrive.settings import Settings
 from store.sessions import create_link, open_token_session
 from store.tenancy import Pool
@@ -43,7 +43,10 @@ async def test_over_https_the_cookie_stays_there(console_settings: Settings, mak
     app = build_app(console_settings.model_copy(update={"console_url": "https://console.test"}))
     async with app.router.lifespan_context(app), client_of(app) as client:
         answer = await client.post("/sign-in", data={"token": await make_token()})
-        assert "Secure" in answer.headers["Set-Cookie"]
+        cookie = answer.headers["Set-Cookie"]
+        assert cookie.startswith(f"__Host-{SESSION}=")
+        assert {"Secure", "Path=/"} <= set(cookie.split("; "))
+        assert "Domain" not in cookie
         assert "max-age" in answer.headers["Strict-Transport-Security"]
 
 
@@ -74,11 +77,11 @@ async def test_a_link_signs_in_once(app: FastAPI, make_token: MakeToken, access:
 async def test_signing_out_ends_the_session(app: FastAPI, make_token: MakeToken) -> None:
     """After it the cookie's secret is worth nothing, wherever a copy of it is."""
     async with _signed_in(app, await make_token()) as client:
-        copy = client.cookies[COOKIE]
+        copy = client.cookies[SESSION]
         word = (await client.get("/api/v1/me")).json()["csrf_token"]
         assert (await client.post("/sign-out")).json()["code"] == "csrf"
         assert (await client.post("/sign-out", data={"csrf_token": word})).status_code == 303
-        client.cookies.set(COOKIE, copy, domain="console.test")
+        client.cookies.set(SESSION, copy, domain="console.test")
         assert (await client.get("/api/v1/me")).status_code == 401
 
 
@@ -94,7 +97,7 @@ async def test_a_revoked_token_ends_its_sessions(
 async def test_a_session_ends_with_its_time(app: FastAPI, make_token: MakeToken, access: Pool) -> None:
     """A session that is too old opens nothing."""
     session = await open_token_session(access, await make_token(), timedelta(microseconds=1))
-    async with client_of(app, cookies={COOKIE: session or ""}) as client:
+    async with client_of(app, cookies={SESSION: session or ""}) as client:
         assert (await client.get("/api/v1/me")).status_code == 401
 
 
@@ -129,3 +132,28 @@ async def test_every_answer_has_the_security_headers(nobody: httpx.AsyncClient) 
         assert "unsafe-inline" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Cache-Control"] == "no-store"
+
+
+async def test_over_https_only_the_name_that_nobody_can_plant_counts(
+    console_settings: Settings, pool: Pool, make_token: MakeToken
+) -> None:
+    """A session under the bare name, which a sibling domain can set, is no session; nor are two of one name."""
+    app = build_app(console_settings.model_copy(update={"console_url": "https://console.test"}))
+    session = await open_token_session(pool, await make_token(), timedelta(hours=1))
+    mine, name = f"__Host-{SESSION}={session}", f"__Host-{SESSION}"
+    cookies = {mine: 200, f"{SESSION}={session}": 401, f"{mine}; {name}=another": 401, f"{name}=another; {mine}": 401}
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        got = {cookie: (await client.get("/api/v1/me", headers={"Cookie": cookie})).status_code for cookie in cookies}
+    assert got == cookies
+
+
+@pytest.mark.parametrize("following", ["http://[x", "//evil.test", "/\\evil.test", "/a b", "/é", "/\n", "javascript:x"])
+async def test_the_way_after_the_sign_in_leads_nowhere_else(
+    app: FastAPI, make_token: MakeToken, following: str
+) -> None:
+    """Whatever an address says of where to go next: a path of this console, or its first page."""
+    async with client_of(app) as client:
+        shown = await client.get("/sign-in", params={"next": following})
+        assert shown.status_code == 200
+        answer = await client.post("/sign-in", data={"token": await make_token(), "next": following})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")

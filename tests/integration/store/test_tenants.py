@@ -15,6 +15,7 @@ from redrive.dead_letters import Verb
 from store import dead_letters
 from store.bulk_approvals import ask_plan_approval
 from store.bulks import open_bulk
+from store.console_keys import signing_key
 from store.dead_messages import put_dead
 from store.keys import claim_key
 from store.retry_queue import put_retries
@@ -33,6 +34,8 @@ KEY_TABLES = ["idempotency_keys", "step_results"]
 MESSAGE_TABLES = ["retry_queue", "dead_messages"]
 # Who may come in: what nobody may do with these is in tests/integration/console/test_hostile.py.
 ACCESS_TABLES = {"api_tokens", "members", "sessions"}
+# Of the deployment and of no tenant.
+DEPLOYMENT_TABLES = {"console_keys"}
 TABLES = [
     "runs",
     "dead_letters",
@@ -91,8 +94,16 @@ async def test_every_table_is_bound_by_tenant(owner: Owner) -> None:
         "SELECT relname, relrowsecurity FROM pg_class WHERE relnamespace = 'redrive'::regnamespace AND relkind = 'r'"
     )
     bound = {row["relname"]: row["relrowsecurity"] for row in rows}
-    assert {name for name, secured in bound.items() if secured} == {*TABLES, *ACCESS_TABLES}
+    assert {name for name, secured in bound.items() if secured} == {*TABLES, *ACCESS_TABLES, *DEPLOYMENT_TABLES}
     assert {name for name, secured in bound.items() if not secured} == {"migrations"}
+
+
+async def test_the_application_reads_the_consoles_key_and_cannot_change_it(pool: Pool) -> None:
+    """The key that consoles sign with is made once, by the migration, and is long enough."""
+    assert len(await signing_key(pool)) >= 32
+    for change in ("UPDATE console_keys SET secret = ''", "DELETE FROM console_keys", "TRUNCATE console_keys"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await pool.execute(change)
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -1,6 +1,7 @@
 """Cursors: they lead on in the list that gave them, and are refused elsewhere."""
 
 import base64
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import InvalidInput
 from store.dead_letter_lists import LetterFilter
-from store.paging import LARGEST_PAGE, Place, check_limit, read_cursor, write_cursor
+from store.paging import LARGEST_PAGE, Place, check_limit, mark_of, read_cursor, write_cursor
 
 FILTER = LetterFilter(tenant="acme")
 PLACE = Place(datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "dead-letter-1", "exact")
@@ -58,6 +59,14 @@ def test_tampered_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidInput, match="cursor") as caught:
         read_cursor(cursor, FILTER)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "+10000-01-01T00:00:00Z"])
+def test_a_cursor_with_a_moment_that_no_zone_holds_is_refused(at: str) -> None:
+    """The first and last hours of the calendar are none in UTC: the database could not be asked for them."""
+    cursor = _encoded(json.dumps({"at": at, "id": "x", "kind": "", "list": mark_of(FILTER)}))
+    with pytest.raises(InvalidInput, match="cursor"):
+        read_cursor(cursor, FILTER)
 
 
 @pytest.mark.parametrize("other", [LetterFilter(), LetterFilter(tenant="other"), LetterFilter(tenant="acme", step="x")])

@@ -1,0 +1,18 @@
+"""Moments that come from outside: with a zone, and still a moment in UTC. Pure."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, AwareDatetime
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        # The first and the last hours of the calendar are another year elsewhere, which no date can say.
+        raise ValueError("a moment is in the years 1 to 9999, in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+"""A moment of a query, an order, a cursor or a message. In UTC: the same moment is the same value in whatever zone."""

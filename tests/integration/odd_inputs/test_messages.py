@@ -1,0 +1,185 @@
+"""Whatever is signalled, updated or queried by hand, no workflow task fails, and the next good order still works."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import WorkflowUpdateFailedError as UpdateFailed
+from temporalio.common import RawValue, WorkflowIDConflictPolicy
+from temporalio.service import RPCError
+
+from redrive import Redrive, Registry, RunStatus
+from redrive.bulk_orders import BulkControl, BulkOrder, BulkStart
+from redrive.connection import connect_temporal
+from redrive.contracts import Query, Workflow
+from redrive.dead_letters import LetterId, LetterInput, LetterSignal, OwnerSignal, Verb
+from redrive.settings import Settings
+from starter.stack.state import StackInfo
+from tests.integration.dead_letters.lab import SERVICES, Case, register
+from tests.integration.odd_inputs.documents import MALFORMED, of
+from worker import running_worker
+
+NAMES = [*Verb, *LetterSignal, *OwnerSignal, *BulkControl, "nonsense", "x" * 900]
+WHO = {"request_id": "r-1", "requested_by": "ada", "reason": "by hand"}
+CYCLE: dict[str, Any] = {
+    "step": "second",
+    "cycle": 1,
+    "category": "validation",
+    "error_type": "E",
+    "message": "m",
+    "attempts": [],
+}
+
+
+def handed(**order: Any) -> list[RawValue]:
+    """Return what only a dead letter hands to its run, made by hand."""
+    return [of({"step": "second", "cycle": 1, "order": WHO | order})]
+
+
+# They fit their models; a run that carried them out would break.
+ORDERS = {
+    "an unknown step": handed(verb="replay", from_step="no-such-step"),
+    "a later step": handed(verb="replay", from_step="third"),
+    "a policy that is none": handed(verb="replay", policy={"max_attempts": "many"}),
+    "a policy without end": handed(verb="replay", policy={"timeout": "P999999999D"}),
+    "a patch of 1 MB": handed(verb="replay", input_patch={"note": "x" * 1_050_000}),
+}
+
+
+@pytest.fixture
+async def lab(settings: Settings, registry: Registry) -> AsyncIterator[Redrive]:
+    """A worker that knows the pipelines of the dead letters' tests, and a client of it."""
+    register(registry)
+    async with running_worker(settings, registry):
+        client = await connect_temporal(settings)
+        yield Redrive(client, task_queue=settings.task_queue, registry=registry)
+
+
+@pytest.fixture
+async def case(lab: Redrive, settings: Settings, stack: StackInfo, temporal: Client) -> AsyncIterator[Case]:
+    """A run to be."""
+    made = Case(lab, temporal, stack.database_url.get_secret_value(), settings.task_queue, patience=90)
+    yield made
+    del SERVICES[made.name]
+
+
+async def failed_tasks(handle: WorkflowHandle[Any, Any]) -> list[str]:
+    """Return why workflow tasks of a workflow failed."""
+    events = [event async for event in handle.fetch_history_events()]
+    failed = [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+    return [event.workflow_task_failed_event_attributes.failure.message for event in failed]
+
+
+async def send_all(handle: WorkflowHandle[Any, Any], names: list[str]) -> None:
+    """Signal every name with every malformed argument."""
+    for name in names:
+        await asyncio.gather(*(handle.signal(name, args=arguments) for arguments in MALFORMED.values()))
+
+
+async def test_no_signal_fails_a_task_of_a_parked_run(case: Case) -> None:
+    """Malformed signals, and orders past the dead letter that the run cannot carry out, leave it parked and well."""
+    await case.park("second")
+    await send_all(case.run, [OwnerSignal.ORDER, OwnerSignal.REPORT])
+    for arguments in ORDERS.values():
+        await case.run.signal(OwnerSignal.ORDER, args=arguments)
+    for name in (Verb.REPLAY, Verb.CONTINUE, "nonsense"):
+        await case.run.signal(name, args=MALFORMED["encrypted"])
+        await case.run.signal(name, args=MALFORMED["two inputs, one encrypted"])
+    case.mend()
+    assert (await case.order(Verb.REPLAY)).accepted
+    await case.until(RunStatus.SUCCESS)
+    assert await failed_tasks(case.run) == []
+    assert await failed_tasks(case.letter_workflow("second")) == []
+
+
+async def test_no_signal_fails_a_task_of_a_dead_letter(case: Case) -> None:
+    """Every signal that the workflow knows, and some that it does not, with every malformed argument."""
+    await case.park("second")
+    letter = case.letter_workflow("second")
+    await send_all(letter, [Verb.REPLAY, LetterSignal.EXHAUSTED, "nonsense"])
+    long = {"letter": case.letter("second").model_dump(), "pipeline": "p" * 10_000, "cycle": CYCLE, "payload": {}}
+    fields = {"config": {"base": 1, "cap": 2, "max_attempts": 1, "timeout": 1}, "correlation_id": "c", "key": None}
+    for at in ("2026-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"):
+        await letter.signal(LetterSignal.EXHAUSTED, args=[of(long | fields | {"started_at": at, "at": at})])
+    case.mend()
+    assert (await case.order(Verb.REPLAY)).accepted
+    await case.until(RunStatus.SUCCESS)
+    assert await failed_tasks(letter) == []
+
+
+@pytest.mark.parametrize("kind", [Workflow.MODULE_RUN, Workflow.DEAD_LETTER, Workflow.BULK_REPLAY])
+async def test_no_update_fails_a_task(lab: Redrive, temporal: Client, settings: Settings, kind: Workflow) -> None:
+    """Updates that come with the start, before the workflow has read its input, are answered or end with it."""
+    handles = []
+    for what, arguments in MALFORMED.items():
+        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            kind,
+            started_with(kind),
+            id=f"odd-{uuid.uuid4().hex}",
+            task_queue=settings.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        )
+        name = "replay" if kind is Workflow.DEAD_LETTER else "continue" if kind is Workflow.MODULE_RUN else "pause"
+        try:
+            async with asyncio.timeout(60):
+                await temporal.execute_update_with_start_workflow(
+                    name, args=arguments, start_workflow_operation=operation
+                )
+        except (UpdateFailed, RPCError):
+            pass
+        except TimeoutError:
+            pytest.fail(f"{what}: no answer")
+        handles.append(await operation.workflow_handle())
+    assert [await failed_tasks(handle) for handle in handles] == [[]] * len(MALFORMED)
+
+
+def started_with(kind: Workflow) -> Any:
+    """Return an input that a workflow of this kind can read."""
+    match kind:
+        case Workflow.DEAD_LETTER:
+            return LetterInput(letter=LetterId(tenant="acme", run_id="no-such-run", step="second"))
+        case Workflow.BULK_REPLAY:
+            order = BulkOrder(tenant="acme", verb=Verb.DISCARD)
+            return BulkStart(request_id="r", order=order, plan_hash="none", requested_by="ada", reason="by hand")
+        case _:
+            return {"pipeline": "no-such-pipeline"}
+
+
+async def test_no_signal_that_comes_with_the_start_fails_a_task(
+    lab: Redrive, temporal: Client, settings: Settings
+) -> None:
+    """Signals reach a workflow before it has read its input, which may be malformed as well."""
+    handles = []
+    for kind in (Workflow.MODULE_RUN, Workflow.DEAD_LETTER, Workflow.BULK_REPLAY, Workflow.PLAN_BULK):
+        for name in NAMES:
+            for arguments in (MALFORMED["encrypted"], MALFORMED["wrong types"]):
+                handle: WorkflowHandle[Any, Any] = await temporal.start_workflow(
+                    kind,
+                    args=arguments,
+                    id=f"odd-{uuid.uuid4().hex}",
+                    task_queue=settings.task_queue,
+                    start_signal=name,
+                    start_signal_args=arguments,
+                )
+                handles.append(handle)
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)
+    assert [await failed_tasks(handle) for handle in handles] == [[]] * len(handles)
+
+
+async def test_no_query_fails_a_task(case: Case) -> None:
+    """A query with arguments that it does not take, or that nobody can read, fails by itself."""
+    await case.park("second")
+    for name in (*Query, "nonsense"):
+        for arguments in MALFORMED.values():
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):
+                await case.run.query(name, args=arguments)
+    case.mend()
+    assert (await case.order(Verb.REPLAY)).accepted
+    await case.until(RunStatus.SUCCESS)
+    assert await failed_tasks(case.run) == []

@@ -18,6 +18,8 @@ KEY_LIMIT: Final = 255
 KEY_TTL: Final = timedelta(days=30)
 LONGEST_KEY_TTL: Final = timedelta(days=3650)
 _SEPARATOR: Final = ":"
+# Below, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
+_EXACT: Final = 10**16
 
 
 def check_key(key: str) -> str:
@@ -145,7 +147,18 @@ def _canonical(value: Any) -> Any:
             return {name: _canonical(item) for name, item in value.items()}
         case list() | tuple():
             return [_canonical(item) for item in value]
-        case float() if value.is_integer():
+        case float() if value.is_integer() and abs(value) < _EXACT:
             return int(value)
+        case int() if abs(value) >= _EXACT:
+            return _shortest(value)
         case _:
             return value
+
+
+def _shortest(number: int) -> int | float:
+    """Spell a large whole number as a float does, if one has its value: `1e308` would have 309 digits otherwise."""
+    try:
+        short = float(number)
+    except OverflowError:
+        return number
+    return short if int(short) == number else number

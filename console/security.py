@@ -23,13 +23,21 @@ from store.tokens import PREFIX, token_principal
 
 COOKIE: Final = "redrive_session"
 CSRF_HEADER: Final = "X-CSRF-Token"
+_ASKED: Final = "redrive.principal"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _BEARER: Final = {"WWW-Authenticate": "Bearer"}
 _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens create`, or sign in at /sign-in"
 
 
 async def principal(request: Request) -> Principal:
-    """Return who asks, or refuse with 401."""
+    """Return who asks, or refuse with 401. A request is asked once: before its body is read, if it has one."""
+    known: Principal | None = request.scope.get(_ASKED)
+    if known is None:
+        known = request.scope[_ASKED] = await _principal(request)
+    return known
+
+
+async def _principal(request: Request) -> Principal:
     desk = desk_of(request)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     try:

@@ -142,7 +142,9 @@ def _names_problem(above: list[Level], level: Level) -> Problem | None:
     is_text = all(issubclass(kind, str) for kind in dict.fromkeys(map(type, names)))
     if is_text and max(map(len, names)) <= NAME_LIMIT and _text_problem("".join(names)) is None:
         return None
-    holder, sentence = next((holder, problem) for holder in level.dicts for problem in map(_name_problem, holder) if problem)
+    holder, sentence = next(
+        (holder, problem) for holder in level.dicts for problem in map(_name_problem, holder) if problem
+    )
     return Problem(path_text(path_to(above, lambda item: item is holder)), sentence)
 
 

@@ -142,17 +142,15 @@ def request_hash(pipeline: str, payload: dict[str, Any]) -> str:
 
 def _canonical(value: Any) -> Any:
     """Return a JSON value with one spelling for each number."""
-    match value:
-        case dict():
-            return {name: _canonical(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_canonical(item) for item in value]
-        case float() if value.is_integer() and abs(value) < _EXACT:
-            return int(value)
-        case int() if abs(value) >= _EXACT:
-            return _shortest(value)
-        case _:
-            return value
+    if isinstance(value, dict):
+        return {name: _canonical(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if isinstance(value, int) and abs(value) >= _EXACT:
+        return _shortest(value)
+    return value
 
 
 def _shortest(number: int) -> int | float:

@@ -13,10 +13,13 @@ from pydantic_core import to_json
 
 from redrive.documents import changed_paths, parse_payload
 from redrive.errors import InvalidInput
-from redrive.levels import bounded, dotted, leaves
+from redrive.levels import bounded, dotted, leaves, levels
 from redrive.redaction import MARK
 
+Validator = jsonschema_rs.Draft202012Validator
 _PROBLEMS_NAMED: Final = 8
+# Elements of a document whose problems are all found: each element may be one.
+_SMALL: Final = 1000
 # Each is written out to look for redacted values in it.
 _PROBLEMS_READ: Final = 100
 _SENTENCE_SHOWN: Final = 500
@@ -112,20 +115,35 @@ def _holds_null(document: dict[str, Any], names: list[str]) -> bool:
 def schema_problems(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """Say where a document does not fit. A redacted value stands for one that did."""
     try:
-        validator = jsonschema_rs.Draft202012Validator(
+        validator = Validator(
             # Its other engine for patterns can take exponential time on a text that was made for it.
-            schema, retriever=_nothing_from_elsewhere, pattern_options=jsonschema_rs.RegexOptions()
+            schema,
+            retriever=_nothing_from_elsewhere,
+            pattern_options=jsonschema_rs.RegexOptions(),
         )
     except ValueError:
         return []
-    sentences: list[str] = []
-    for error in itertools.islice(validator.iter_errors(document), _PROBLEMS_READ):
-        if not _holds_mark(error.instance):
-            place, message = dotted([str(part) for part in error.instance_path]), bounded(error.message, _SENTENCE_SHOWN)
-            sentences.append(f"{place}: {message}" if place else message)
-        if len(sentences) == _PROBLEMS_NAMED:
-            break
-    return sentences
+    is_small = sum(level.count for level in levels(document)) <= _SMALL
+    problems = _all_problems if is_small else _first_problem
+    fitting = (error for error in problems(validator, document) if not _holds_mark(error.instance))
+    return [_sentence(error) for error in itertools.islice(fitting, _PROBLEMS_NAMED)]
+
+
+def _all_problems(validator: Validator, document: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+    return itertools.islice(validator.iter_errors(document), _PROBLEMS_READ)
+
+
+def _first_problem(validator: Validator, document: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+    """Return one problem: to find the next, all of them are made, and a large document can have many."""
+    try:
+        validator.validate(document)
+    except jsonschema_rs.ValidationError as error:
+        yield error
+
+
+def _sentence(error: jsonschema_rs.ValidationError) -> str:
+    place, message = dotted([str(part) for part in error.instance_path]), bounded(error.message, _SENTENCE_SHOWN)
+    return f"{place}: {message}" if place else message
 
 
 def _nothing_from_elsewhere(address: str) -> Any:

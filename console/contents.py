@@ -13,6 +13,8 @@ from pydantic_core import from_json, to_json
 from redrive.redaction import Redactor
 
 SHOWN: Final = 32 * 1024
+# Indented, a deeply nested document is many times as long as it came.
+WRITTEN: Final = 8 * SHOWN
 _HEX_LINE: Final = 32
 
 
@@ -38,7 +40,8 @@ def content(body: bytes, redactor: Redactor) -> Content:
     if text is None:
         lines = (shown[start : start + _HEX_LINE].hex(" ") for start in range(0, len(shown), _HEX_LINE))
         return Content(encoding=Encoding.HEX, text="\n".join(lines), is_cut=is_cut)
-    return Content(encoding=Encoding.TEXT, text=_redacted(text, redactor), is_cut=is_cut)
+    written = _redacted(text, redactor)
+    return Content(encoding=Encoding.TEXT, text=written[:WRITTEN], is_cut=is_cut or len(written) > WRITTEN)
 
 
 def _text(shown: bytes, *, is_cut: bool) -> str | None:

@@ -35,12 +35,14 @@ from redrive.errors import (
     UnknownPipeline,
     VersionChanged,
 )
+from redrive.levels import bounded, dotted
 from redrive.logs import get_logger
 from store.connection import database_problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = 5
 _PLACES_NAMED: Final = 10
+_PROBLEM_SHOWN: Final = 500
 _log = get_logger(__name__)
 
 
@@ -160,8 +162,8 @@ def validation_refusal(error: Exception) -> Refusal:
 
 
 def _place(problem: Mapping[str, Any]) -> Place:
-    place = ".".join(str(part) for part in problem["loc"])
-    return Place(place=place.encode("utf-8", "replace").decode(), problem=problem["msg"])
+    place = dotted([str(part) for part in problem["loc"]])
+    return Place(place=place.encode("utf-8", "replace").decode(), problem=bounded(problem["msg"], _PROBLEM_SHOWN))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -23,6 +23,7 @@ from store.sessions import session_principal
 from store.tokens import PREFIX, token_principal
 
 CSRF_HEADER: Final = "X-CSRF-Token"
+_ASKED: Final = "redrive.principal"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _BEARER: Final = {"WWW-Authenticate": "Bearer"}
@@ -30,7 +31,14 @@ _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens cr
 
 
 async def principal(request: Request) -> Principal:
-    """Return who asks, or refuse with 401."""
+    """Return who asks, or refuse with 401. A request is asked once: before its body is read, if it has one."""
+    known: Principal | None = request.scope.get(_ASKED)
+    if known is None:
+        known = request.scope[_ASKED] = await _principal(request)
+    return known
+
+
+async def _principal(request: Request) -> Principal:
     desk = desk_of(request)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     try:

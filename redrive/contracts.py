@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from redrive.errors import Category
 from redrive.header_values import HeaderText
@@ -18,6 +18,14 @@ RESULT_LIMIT: Final = MIB
 DOCUMENT_LIMIT: Final = 2 * MIB - 128 * 1024
 STEP_LIMIT: Final = 200
 DEPTH_LIMIT: Final = 100
+# These bound what a document costs to parse and to walk. Constants, as workflows check what they are sent by them: a
+# limit that changes with a setting would change what a stored history means.
+ELEMENT_LIMIT: Final = 100_000
+NAME_LIMIT: Final = 1024
+DIGIT_LIMIT: Final = 4300
+# A message has fields of its own beside the document that it carries.
+MESSAGE_ELEMENT_LIMIT: Final = ELEMENT_LIMIT + 10_000
+FIELD_LIMIT: Final = 1000
 ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
@@ -148,6 +156,14 @@ class Message(BaseModel):
     """The base of what crosses a process: unknown fields are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_fields(cls, given: Any) -> Any:
+        """Refuse very many fields as one problem: named one by one, a hundred thousand take 70 MB and half a second."""
+        if isinstance(given, dict) and len(given) > FIELD_LIMIT:
+            raise ValueError(f"{len(given)} fields; at most {FIELD_LIMIT} are read")
+        return given
 
 
 class Attempt(Message):

@@ -2,20 +2,30 @@
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from redrive.contracts import DEPTH_LIMIT, PAYLOAD_LIMIT, RunInput
+from redrive.contracts import DEPTH_LIMIT, DIGIT_LIMIT, ELEMENT_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, RunInput
 from redrive.errors import InvalidInput, TooLarge
+from redrive.levels import Level, bounded, dotted, leaves, levels, path_text, path_to
 from redrive.redaction import Redactor
 
+PATHS_NAMED: Final = 100
 _REDACTOR = Redactor()
 _FIELDS_NAMED = 10
-# Passed over at once: workflows check what they are sent, and have two seconds for half a million numbers.
-_HARMLESS = frozenset({int, bool, type(None)})
+# Naming one problem costs naming them all.
+_PROBLEMS_READ = 1000
+_MESSAGE_SHOWN = 200
+# Read of a value to show 60 characters of it: a secret has to be seen whole to be known.
+_VALUE_READ = 4096
+_TOO_LONG = 10**DIGIT_LIMIT
+# One match for each element outside of texts, and one for the rest. It cannot fail, so that nothing is read twice: a
+# text that is not closed goes to the end, and so does the rest.
+_ELEMENT = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"?+|[^"\[{,]++|[\[{](?=\s*+[\]}]))*+(?:([\[{,])|\Z)', re.DOTALL)
 
 
 def parse_payload(text: bytes | str) -> dict[str, Any]:
@@ -23,10 +33,31 @@ def parse_payload(text: bytes | str) -> dict[str, Any]:
     if len(text) > PAYLOAD_LIMIT:
         raise TooLarge(f"payload: {len(text)} bytes; the limit is {PAYLOAD_LIMIT} (pass a reference to large data)")
     try:
-        value = from_json(text, allow_inf_nan=False)
+        value = parse_json(text)
+    except TooLarge as error:
+        raise TooLarge(f"payload: {error}") from None
     except ValueError as error:
         raise InvalidInput(f"payload: not valid JSON: {error}") from error
     return check_payload(value)
+
+
+def parse_json(text: bytes | str, elements: int = ELEMENT_LIMIT) -> Any:
+    """Parse JSON text. Raise TooLarge if it has too many elements, which is seen before it is parsed, or ValueError."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    # Not parsed first: half a million empty lists are one megabyte, and take a quarter of a second and 30 MB.
+    if _has_more_elements(data, elements):
+        raise TooLarge(f"more than {elements} elements (pass a reference to large data)")
+    return from_json(data, allow_inf_nan=False)
+
+
+def _has_more_elements(data: bytes, limit: int) -> bool:
+    """Tell whether JSON text has more members and items than this. Invalid JSON may be told either way."""
+    # As if nothing were in texts: quick, and enough for nearly every document.
+    most = data.count(b",") + data.count(b"[") + data.count(b"{") - data.count(b"[]") - data.count(b"{}")
+    if most <= limit:
+        return False
+    match = next(itertools.islice(_ELEMENT.finditer(data), limit, None), None)
+    return match is not None and match[1] is not None
 
 
 def check_payload(value: object) -> dict[str, Any]:
@@ -60,46 +91,98 @@ def json_size(value: object) -> int:
         raise InvalidInput(f"payload: cannot be written as JSON: {error}") from error
 
 
-def json_problem(value: object) -> str | None:
+class Problem(NamedTuple):
+    """What is wrong with a document, and where: `.items[2].price`, or nothing for the document itself."""
+
+    place: str
+    sentence: str
+
+
+def json_problem(value: object, elements: int = ELEMENT_LIMIT) -> str | None:
     """Return where and why a value is not plain JSON (`.items[2].price: NaN …`), or None."""
-    # A stack, not recursion: ten thousand levels must give a sentence, not a RecursionError.
-    pending: list[tuple[str, object, int]] = [("", value, 1)]
-    while pending:
-        path, item, depth = pending.pop()
-        if depth > DEPTH_LIMIT and isinstance(item, dict | list):
-            return f"{path[:80]}: nested deeper than {DEPTH_LIMIT} levels"
-        if isinstance(item, dict):
-            for name, inner in item.items():
-                problem = f"key {name!r} is not text" if not isinstance(name, str) else _text_problem(name)
-                if problem:
-                    return f"{path}: {problem}"
-                if type(inner) not in _HARMLESS:
-                    pending.append((f"{path}.{name}", inner, depth + 1))
-        elif isinstance(item, list):
-            pending.extend(
-                (f"{path}[{index}]", inner, depth + 1)
-                for index, inner in enumerate(item)
-                if type(inner) not in _HARMLESS
-            )
-        else:
-            problem = _scalar_problem(item)
-            if problem:
-                return f"{path}: {problem}"
+    problem = first_problem(value, elements)
+    return f"{problem.place}: {problem.sentence}" if problem else None
+
+
+def first_problem(value: object, elements: int = ELEMENT_LIMIT) -> Problem | None:
+    """Return where and why a value is not plain JSON that every store can hold, or None."""
+    walked: list[Level] = []
+    count = 0
+    for level in levels(value):
+        # Before the level is looked into: what is too much must not cost more than what is not.
+        count += level.count if walked else 0
+        if count > elements:
+            return Problem("", f"more than {elements} elements; send fewer, or a reference to the data")
+        if len(walked) > DEPTH_LIMIT:
+            return Problem(_holder_place(walked, level), f"nested deeper than {DEPTH_LIMIT} levels")
+        problem = _names_problem(walked, level)
+        walked.append(level)
+        problem = problem or _values_problem(walked)
+        if problem:
+            return problem
     return None
 
 
 def number_problem(value: object) -> str | None:
     """Return where a Python value holds NaN or infinity, or None. Pydantic writes some of them as null."""
-    pending: list[tuple[str, object]] = [("", value)]
-    while pending:
-        path, item = pending.pop()
-        if isinstance(item, float) and not math.isfinite(item):
-            return f"{path}: {item} is not a JSON number"
-        if isinstance(item, dict):
-            pending.extend((f"{path}.{name}", inner) for name, inner in item.items())
-        elif isinstance(item, list | tuple):
-            pending.extend((f"{path}[{index}]", inner) for index, inner in enumerate(item))
+    walked: list[Level] = []
+    for level in levels(value, (list, tuple)):
+        walked.append(level)
+        for kind, items in level.by_kind.items():
+            if issubclass(kind, float) and not all(map(math.isfinite, items)):
+                problem = _located(walked, kind)
+                return f"{problem.place}: {problem.sentence}"
     return None
+
+
+def _names_problem(above: list[Level], level: Level) -> Problem | None:
+    names = level.names
+    if not names:
+        return None
+    is_text = all(issubclass(kind, str) for kind in dict.fromkeys(map(type, names)))
+    if is_text and max(map(len, names)) <= NAME_LIMIT and _text_problem("".join(names)) is None:
+        return None
+    holder, sentence = next(
+        (holder, problem) for holder in level.dicts for problem in map(_name_problem, holder) if problem
+    )
+    return Problem(path_text(path_to(above, lambda item: item is holder)), sentence)
+
+
+def _name_problem(name: object) -> str | None:
+    if not isinstance(name, str):
+        return f"key {bounded(repr(name), _MESSAGE_SHOWN)} is not text"
+    if len(name) > NAME_LIMIT:
+        return f"key {name[:20]!r}… has {len(name)} characters; the limit is {NAME_LIMIT}"
+    return _text_problem(name)
+
+
+def _values_problem(walked: list[Level]) -> Problem | None:
+    for kind, items in walked[-1].by_kind.items():
+        if not issubclass(kind, dict | list) and _is_any_wrong(kind, items):
+            return _located(walked, kind)
+    return None
+
+
+def _is_any_wrong(kind: type, items: list[Any]) -> bool:
+    """Tell whether any of these values of one kind has a problem, in one pass over them."""
+    if issubclass(kind, str):
+        return _text_problem("".join(items)) is not None
+    if issubclass(kind, float):
+        return not all(map(math.isfinite, items))
+    if issubclass(kind, int):
+        return max(items) >= _TOO_LONG or min(items) <= -_TOO_LONG
+    return True
+
+
+def _located(walked: list[Level], kind: type) -> Problem:
+    items = walked[-1].by_kind[kind]
+    wrong, sentence = next((item, problem) for item in items if (problem := _scalar_problem(item)))
+    return Problem(path_text(path_to(walked, lambda item: item is wrong)), sentence)
+
+
+def _holder_place(walked: list[Level], level: Level) -> str:
+    first = (level.dicts or level.lists)[0]
+    return path_text(path_to(walked, lambda item: item is first))
 
 
 def _scalar_problem(item: object) -> str | None:
@@ -107,6 +190,8 @@ def _scalar_problem(item: object) -> str | None:
         return _text_problem(item)
     if isinstance(item, float) and not math.isfinite(item):
         return f"{item} is not a JSON number"
+    if isinstance(item, int) and abs(item) >= _TOO_LONG:
+        return f"a number of more than {DIGIT_LIMIT} digits; send it as text"
     if item is None or isinstance(item, bool | int | float):
         return None
     return f"{type(item).__name__} is not a JSON type"
@@ -150,33 +235,40 @@ def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict
 
 
 def changed_paths(patch: dict[str, Any]) -> list[str]:
-    """Name the fields that an edit changes."""
-    paths = []
-    for name, value in patch.items():
-        inner = changed_paths(value) if isinstance(value, dict) else []
-        paths += [f"{name}.{path}" for path in inner] or [name]
-    return paths
+    """Name the fields that an edit changes; of a great many the first, and how many more there are."""
+    named: list[str] = []
+    more = 0
+    for leaf in leaves(patch):
+        if len(named) < PATHS_NAMED:
+            named.append(dotted(leaf.names))
+        else:
+            more += 1
+    return [*named, f"and {more} more"] if more else named
 
 
 def validation_sentence(error: ValidationError, redactor: Redactor = _REDACTOR) -> str:
     """Say which fields do not fit, with what was sent, in one line."""
-    # Bounded: tens of thousands of wrong fields would hold up a workflow task until Temporal calls it a deadlock.
+    count = error.error_count()
+    if count > _PROBLEMS_READ:
+        return f"{count} fields do not fit {bounded(error.title, _MESSAGE_SHOWN)}: too many to name"
     sentences = list(itertools.islice(_field_sentences(error, redactor), _FIELDS_NAMED))
-    more = error.error_count() - len(sentences)
+    more = count - len(sentences)
     return "; ".join(sentences) + (f"; and {more} more" if more else "")
 
 
 def _field_sentences(error: ValidationError, redactor: Redactor) -> Iterator[str]:
     for problem in error.errors(include_url=False, include_context=False):
-        path = ".".join(str(part) for part in problem["loc"]) or "input"
-        sent = problem["input"]
+        path = dotted([str(part) for part in problem["loc"]]) or "input"
+        sent, message = problem["input"], bounded(problem["msg"], _MESSAGE_SHOWN)
         if problem["type"] == "missing" or isinstance(sent, dict | list):
-            yield f"{path}: {problem['msg']}"
+            yield f"{path}: {message}"
         else:
             name = str(problem["loc"][-1]) if problem["loc"] else "input"
-            shown = redactor.value({name: sent})[name]
-            yield f"{path}: {problem['msg']} (got {_bounded(repr(shown))})"
+            yield f"{path}: {message} (got {_shown(name, sent, redactor)})"
 
 
-def _bounded(text: str, limit: int = 60) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _shown(name: str, sent: object, redactor: Redactor) -> str:
+    """Return the beginning of a value, redacted."""
+    part = sent[:_VALUE_READ] if isinstance(sent, str | bytes) else sent
+    shown = redactor.value({name: part})[name]
+    return bounded(repr(shown), 60) if not isinstance(shown, int) or abs(shown) < _TOO_LONG else "a very long number"

@@ -21,10 +21,9 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic_core import from_json
 
-from redrive.contracts import PAYLOAD_LIMIT, Name, Text255
-from redrive.documents import check_payload, json_problem, validation_sentence
+from redrive.contracts import MESSAGE_ELEMENT_LIMIT, PAYLOAD_LIMIT, Name, Text255
+from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
 from redrive.header_values import HeaderText
 from redrive.keys import check_key
@@ -77,10 +76,12 @@ def parse_envelope(body: bytes) -> Envelope:
     if len(body) > _ENVELOPE_LIMIT:
         raise TooLarge(f"event: {len(body)} bytes; the limit is {_ENVELOPE_LIMIT} (pass a reference to large data)")
     try:
-        value = from_json(body, allow_inf_nan=False)
+        value = parse_json(body, MESSAGE_ELEMENT_LIMIT)
+    except TooLarge as error:
+        raise TooLarge(f"event: {error}") from None
     except ValueError as error:
         raise InvalidInput(f"event: not valid JSON: {error}") from None
-    problem = json_problem(value)
+    problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
     if problem:
         raise InvalidInput(f"event{problem}")
     try:

@@ -4,7 +4,7 @@ import hashlib
 import re
 from typing import Final
 
-from redrive.contracts import FailedCycle
+from redrive.contracts import ERROR_TEXT_LIMIT, FailedCycle
 
 SHAPE_LIMIT: Final = 300
 
@@ -23,6 +23,6 @@ _VARIABLE: Final = re.compile(
 def fingerprint(pipeline: str, cycle: FailedCycle) -> str:
     """Return the same short text for failures with the same cause."""
     # Cut after the values are out: a longer id must not move the end.
-    shape = " ".join(_VARIABLE.sub("?", cycle.message).split())[:SHAPE_LIMIT]
+    shape = " ".join(_VARIABLE.sub("?", cycle.message[:ERROR_TEXT_LIMIT]).split())[:SHAPE_LIMIT]
     text = "\n".join((pipeline, cycle.step, cycle.category, cycle.error_type, shape))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

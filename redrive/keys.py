@@ -18,6 +18,8 @@ KEY_LIMIT: Final = 255
 KEY_TTL: Final = timedelta(days=30)
 LONGEST_KEY_TTL: Final = timedelta(days=3650)
 _SEPARATOR: Final = ":"
+# Below, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
+_EXACT: Final = 10**16
 
 
 def check_key(key: str) -> str:
@@ -140,12 +142,21 @@ def request_hash(pipeline: str, payload: dict[str, Any]) -> str:
 
 def _canonical(value: Any) -> Any:
     """Return a JSON value with one spelling for each number."""
-    match value:
-        case dict():
-            return {name: _canonical(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_canonical(item) for item in value]
-        case float() if value.is_integer():
-            return int(value)
-        case _:
-            return value
+    if isinstance(value, dict):
+        return {name: _canonical(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    if isinstance(value, int) and abs(value) >= _EXACT:
+        return _shortest(value)
+    return value
+
+
+def _shortest(number: int) -> int | float:
+    """Spell a large whole number as a float does, if one has its value: `1e308` would have 309 digits otherwise."""
+    try:
+        short = float(number)
+    except OverflowError:
+        return number
+    return short if int(short) == number else number

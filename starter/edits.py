@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from redrive.contracts import PAYLOAD_LIMIT
-from redrive.documents import json_problem
+from redrive.documents import json_problem, parse_json
 from redrive.errors import InvalidInput, TooLarge
 from starter.errors import WrongUsage
 
@@ -54,7 +52,9 @@ def _json(option: str, text: bytes | str) -> Any:
     if len(text) > PAYLOAD_LIMIT:
         raise TooLarge(f"{option}: {len(text)} bytes; the limit is {PAYLOAD_LIMIT}")
     try:
-        value = from_json(text, allow_inf_nan=False)
+        value = parse_json(text)
+    except TooLarge as error:
+        raise TooLarge(f"{option}: {error}") from None
     except ValueError as error:
         raise InvalidInput(f"{option}: not valid JSON: {error}") from error
     problem = json_problem(value)

@@ -14,10 +14,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from redrive.contracts import RUN_ID_LIMIT, RunInput, StepStatus
+from redrive.contracts import MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import ORDER_LIMIT, ORDERS, PROBLEM_LIMIT, Order, Verb
-from redrive.documents import check_payload, json_problem, validation_sentence
-from redrive.errors import Category, InvalidInput
+from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
+from redrive.errors import Category, InvalidInput, TooLarge
 from redrive.header_values import header_problem
 
 M = TypeVar("M", bound=BaseModel)
@@ -91,28 +91,29 @@ def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order 
         return f"{verb[:64]!r} is not an order; there are {', '.join(Verb)}"
     try:
         value = _only(arguments)
+        # Before anything else walks it: what is wrong here may be its size.
+        problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
+        if problem:
+            return f"the order{problem}"[:PROBLEM_LIMIT]
         if verb is not None and isinstance(value, dict):
             value = {**value, "verb": verb}
-        order = ORDERS.validate_python(value)
+        return ORDERS.validate_python(value)
     except ValidationError as error:
         return f"the order does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
-    except ValueError as error:
+    except (ValueError, TooLarge) as error:
         return f"the order is not JSON: {error}"[:PROBLEM_LIMIT]
-    problem = json_problem(order.model_dump(mode="json"))
-    return f"the order{problem}"[:PROBLEM_LIMIT] if problem else order
 
 
 def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
     """Return a message of another workflow, or say what is wrong with it."""
     try:
         value = _only(arguments)
-        message = model.model_validate(value)
+        problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
+        return f"the message{problem}"[:PROBLEM_LIMIT] if problem else model.model_validate(value)
     except ValidationError as error:
         return f"the message does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
-    except ValueError as error:
+    except (ValueError, TooLarge) as error:
         return f"the message is not JSON: {error}"[:PROBLEM_LIMIT]
-    problem = json_problem(value)
-    return f"the message{problem}"[:PROBLEM_LIMIT] if problem else message
 
 
 def _only(arguments: Sequence[RawValue]) -> object:
@@ -121,4 +122,4 @@ def _only(arguments: Sequence[RawValue]) -> object:
     size = len(arguments[0].payload.data)
     if size > ORDER_LIMIT:
         raise ValueError(f"{size} bytes; the limit is {ORDER_LIMIT}")
-    return from_json(arguments[0].payload.data, allow_inf_nan=False)
+    return parse_json(arguments[0].payload.data, MESSAGE_ELEMENT_LIMIT)

@@ -12,7 +12,6 @@ from console.run_lists import LARGEST_PAGE, RunChoice, runs_page
 from console.security import Operator, Reader, Scope, Starter
 from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, Message, Name, RunStatus, RunSummary, RunView, StartedRun
 from redrive.dead_letters import Answer
-from redrive.documents import check_payload
 from redrive.errors import InvalidInput, RunNotFound
 from redrive.header_values import HeaderText
 from redrive.keys import check_key
@@ -67,7 +66,7 @@ async def start(
     redrive = await desk.redrive()
     started = await redrive.start(
         order.pipeline,
-        check_payload(order.payload),
+        order.payload,
         tenant=tenant or DEFAULT_TENANT,
         key=None if key is None else _checked(key),
         correlation_id=order.correlation_id,

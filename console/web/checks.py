@@ -3,18 +3,26 @@
 The page shows a redacted input. What is left redacted is no part of the edit: the run keeps its true value.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jsonschema_rs
+from pydantic_core import to_json
 
-from console.web.words import json_text
-from redrive.documents import parse_payload
+from redrive.documents import changed_paths, parse_payload
 from redrive.errors import InvalidInput
+from redrive.levels import bounded, dotted, leaves, levels
 from redrive.redaction import MARK
 
+Validator = jsonschema_rs.Draft202012Validator
 _PROBLEMS_NAMED: Final = 8
+# Elements of a document whose problems are all found: each element may be one.
+_SMALL: Final = 1000
+# Each is written out to look for redacted values in it.
+_PROBLEMS_READ: Final = 100
+_SENTENCE_SHOWN: Final = 500
 
 
 @dataclass(frozen=True)
@@ -37,19 +45,27 @@ def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None)
         edited = parse_payload(text)
     except InvalidInput as error:
         return _unsendable([str(error).removeprefix("payload: ")])
-    unclear = list(_new_nulls(shown, edited))
+    unclear = [dotted(names) for names in itertools.islice(_new_nulls(shown, edited), _PROBLEMS_NAMED)]
     if unclear:
         return _unsendable(f"{path}: null cannot be put in by an edit; leave the field out" for path in unclear)
     patch = merge_patch_between(shown, edited)
-    covered = [path for path, value in _leaves(patch) if MARK in json_text(value)]
+    covered = list(itertools.islice(_covered(patch), _PROBLEMS_NAMED)) if _holds_mark(patch) else []
     if covered:
         return _unsendable(f"{path}: would put {MARK} in place of true values; write them out" for path in covered)
     return Check(
         patch or None,
-        [path for path, _ in _leaves(patch)],
+        changed_paths(patch),
         schema_problems(edited, schema) if schema else [],
         is_checked=schema is not None,
     )
+
+
+def _covered(patch: dict[str, Any]) -> Iterator[str]:
+    return (dotted(leaf.names) for leaf in leaves(patch) if _holds_mark(leaf.value))
+
+
+def _holds_mark(value: Any) -> bool:
+    return MARK.encode() in to_json(value)
 
 
 def _unsendable(problems: Iterable[str]) -> Check:
@@ -61,10 +77,13 @@ def merge_patch_between(shown: dict[str, Any], edited: dict[str, Any]) -> dict[s
     patch: dict[str, Any] = {name: None for name in shown if name not in edited}
     for name, value in edited.items():
         before = shown.get(name)
-        if name in shown and _same(value, before):
-            continue
-        is_inside = isinstance(value, dict) and isinstance(before, dict)
-        patch[name] = merge_patch_between(before or {}, value) if is_inside else value
+        if isinstance(value, dict) and isinstance(before, dict):
+            # Without asking first whether they are the same: each level would compare all that is below it again.
+            inner = merge_patch_between(before, value)
+            if inner:
+                patch[name] = inner
+        elif name not in shown or not _same(value, before):
+            patch[name] = value
     return patch
 
 
@@ -77,39 +96,54 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _new_nulls(shown: dict[str, Any], edited: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Name fields that became null: in a merge patch that would remove them."""
-    for name, value in edited.items():
-        before = shown.get(name)
-        if value is None and not (name in shown and before is None):
-            yield f"{path}{name}"
-        elif isinstance(value, dict):
-            yield from _new_nulls(before if isinstance(before, dict) else {}, value, f"{path}{name}.")
+def _new_nulls(shown: dict[str, Any], edited: dict[str, Any]) -> Iterator[list[str]]:
+    """Return the names that lead to fields that became null: in a merge patch that would remove them."""
+    for leaf in leaves(edited):
+        if leaf.value is None and not _holds_null(shown, leaf.names):
+            yield leaf.names
 
 
-def _leaves(patch: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Return the fields that an edit changes, each with what is put there."""
-    for name, value in patch.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
+def _holds_null(document: dict[str, Any], names: list[str]) -> bool:
+    inner: Any = document
+    for name in names:
+        if not isinstance(inner, dict) or name not in inner:
+            return False
+        inner = inner[name]
+    return inner is None
 
 
 def schema_problems(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     """Say where a document does not fit. A redacted value stands for one that did."""
     try:
-        validator = jsonschema_rs.Draft202012Validator(schema, retriever=_nothing_from_elsewhere)
+        validator = Validator(
+            # Its other engine for patterns can take exponential time on a text that was made for it.
+            schema,
+            retriever=_nothing_from_elsewhere,
+            pattern_options=jsonschema_rs.RegexOptions(),
+        )
     except ValueError:
         return []
-    sentences: list[str] = []
-    for error in validator.iter_errors(document):
-        if MARK not in str(error.instance):
-            place = ".".join(str(part) for part in error.instance_path)
-            sentences.append(f"{place}: {error.message}" if place else error.message)
-        if len(sentences) == _PROBLEMS_NAMED:
-            break
-    return sentences
+    is_small = sum(level.count for level in levels(document)) <= _SMALL
+    problems = _all_problems if is_small else _first_problem
+    fitting = (error for error in problems(validator, document) if not _holds_mark(error.instance))
+    return [_sentence(error) for error in itertools.islice(fitting, _PROBLEMS_NAMED)]
+
+
+def _all_problems(validator: Validator, document: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+    return itertools.islice(validator.iter_errors(document), _PROBLEMS_READ)
+
+
+def _first_problem(validator: Validator, document: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+    """Return one problem: to find the next, all of them are made, and a large document can have many."""
+    try:
+        validator.validate(document)
+    except jsonschema_rs.ValidationError as error:
+        yield error
+
+
+def _sentence(error: jsonschema_rs.ValidationError) -> str:
+    place, message = dotted([str(part) for part in error.instance_path]), bounded(error.message, _SENTENCE_SHOWN)
+    return f"{place}: {message}" if place else message
 
 
 def _nothing_from_elsewhere(address: str) -> Any:

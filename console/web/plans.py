@@ -1,5 +1,6 @@
 """What a replay would do, for the form on a dead letter's page: asked while it is filled in."""
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -69,10 +70,11 @@ def _draft(body: bytes) -> Draft:
 
 
 async def _check(desk: Desk, record: LetterRecord, draft: Draft) -> Check:
-    if is_omitted(record):
-        return check_input({}, draft.input or "", None)
-    shown = record.payload if isinstance(record.payload, dict) else {}
-    return check_input(shown, draft.input or "", await _schema(desk, record.module))
+    is_known = not is_omitted(record)
+    shown = record.payload if is_known and isinstance(record.payload, dict) else {}
+    schema = await _schema(desk, record.module) if is_known else None
+    # In a thread: other requests must not wait for a large input.
+    return await asyncio.to_thread(check_input, shown, draft.input or "", schema)
 
 
 async def _schema(desk: Desk, module: str) -> dict[str, Any] | None:

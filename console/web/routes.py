@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from console.desk import desk_of
-from console.problems import Problem, Refusal, database_refusal, refusal_of, validation_refusal
+from console.problems import Problem, Refusal, database_refusal, refusal_of, respond, validation_refusal
 from console.security import principal
 from console.web.render import show
 from redrive.documents import validation_sentence
@@ -21,7 +21,7 @@ from redrive.errors import InvalidInput, RedriveError
 SIGN_IN: Final = "/sign-in"
 _DATABASE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 Asked = TypeVar("Asked", bound=BaseModel)
-_KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
+KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
 
 
 class PageRoute(APIRoute):
@@ -34,8 +34,8 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
-            except _KNOWN as error:
-                if "text/html" not in request.headers.get("accept", "") and "hx-request" not in request.headers:
+            except KNOWN as error:
+                if not _is_for_browser(request):
                     raise
                 return await refused(request, _refusal(error))
 
@@ -45,6 +45,16 @@ class PageRoute(APIRoute):
 def page_router() -> APIRouter:
     """Return a router for pages."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+async def answer_refusal(request: Request, error: Exception) -> Response:
+    """Answer a request that was refused before it met its route: a page for a page's, a problem for a program's."""
+    is_page = not request.scope["path"].startswith("/api/") and _is_for_browser(request)
+    return await refused(request, _refusal(error)) if is_page else respond(_refusal(error))
+
+
+def _is_for_browser(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "") or "hx-request" in request.headers
 
 
 async def refused(request: Request, refusal: Refusal) -> Response:

@@ -7,10 +7,13 @@ from markupsafe import Markup, escape
 from pydantic_core import to_json
 
 from redrive.errors import Category
+from redrive.levels import levels
 from redrive.redaction import MARK
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SHOWN_ID: Final = 8
+# Deep nesting makes indented JSON many times as long as it is.
+_INDENTED: Final = 512 * 1024
 _PAGES: Final = {"message-": "/messages/", "dead-event-": "/events/dead/", "event-": "/events/"}
 _CAUSES: Final = {
     Category.TIMEOUT: "The service did not answer in time. Replay when it answers again.",
@@ -88,8 +91,11 @@ def first_line(text: str, limit: int = 200) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON."""
-    return to_json(value, indent=2).decode()
+    """Return a value as indented JSON; without line breaks where these would take most of the page."""
+    text = to_json(value)
+    lines = text.count(b",") + 2 * (text.count(b"[") + text.count(b"{"))
+    depth = sum(1 for _ in levels(value))
+    return to_json(value, indent=2).decode() if len(text) + 2 * lines * depth <= _INDENTED else text.decode()
 
 
 def marked(value: Any) -> Markup:

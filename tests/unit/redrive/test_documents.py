@@ -53,7 +53,7 @@ def test_what_is_not_json_is_named_with_its_place(value: Any, problem: str) -> N
 def test_nesting_has_a_limit() -> None:
     """One hundred levels are plain JSON, more are not, and ten thousand give a sentence like any other."""
     assert json_problem(nested(DEPTH_LIMIT)) is None
-    assert json_problem(nested(DEPTH_LIMIT + 1)) == "[0]" * 26 + "[0: nested deeper than 100 levels"
+    assert json_problem(nested(DEPTH_LIMIT + 1)) == "[0]" * 66 + "[…: nested deeper than 100 levels"
     assert str(json_problem(nested(10_000))).endswith("nested deeper than 100 levels")
 
 

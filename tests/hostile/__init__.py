@@ -1,0 +1,1 @@
+"""What an attacker sends: corpora that tests of every way in share."""

@@ -47,3 +47,15 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- What tokens made with tokens, and signatures of consoles, need, where a migration before this one has made it.
+DO $$
+BEGIN
+    IF to_regprocedure('redrive.hold_token(text)') IS NOT NULL THEN
+        GRANT EXECUTE ON FUNCTION redrive.hold_token(text) TO redrive_console;
+    END IF;
+    IF to_regclass('redrive.console_keys') IS NOT NULL THEN
+        GRANT SELECT ON redrive.console_keys TO redrive_console;
+    END IF;
+END
+$$;

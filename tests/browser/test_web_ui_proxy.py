@@ -28,8 +28,13 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Temp
     """A Temporal server whose Web UI lives below the console's path."""
     directory: Path = tmp_path_factory.mktemp("temporal")
     ports = [reserve("a test", asked=None, preferred=17_300) for _ in range(2)]
-    numbers = [port.number for port in ports]
-    server = TemporalServer(find_temporal(), directory / "data" / "temporal.db", *numbers, web_ui_path=WEB_UI_PATH)
+    server = TemporalServer(
+        find_temporal(),
+        directory / "data" / "temporal.db",
+        port=ports[0].number,
+        web_ui_port=ports[1].number,
+        web_ui_path=WEB_UI_PATH,
+    )
     supervisor = Supervisor(directory)
     try:
         await supervisor.start(server.program)

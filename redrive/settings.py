@@ -13,6 +13,8 @@ from redrive.errors import InvalidInput
 from redrive.redaction import Redactor
 
 Kind = TypeVar("Kind", bound=BaseSettings)
+# What Temporal takes.
+Weight = Annotated[float, Field(ge=0.001, le=1000)]
 
 
 class ServiceSettings(BaseModel):
@@ -64,6 +66,10 @@ class Settings(BaseSettings):
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
+    reserved_steps: int | None = Field(
+        default=None, ge=0, description="of these, for tenants with hardly any step running; none: one in five"
+    )
+    tenant_weights: dict[str, Weight] = Field(default={}, description="turns of a tenant where others have one")
     max_cached_runs: int = Field(default=1000, ge=0)
     stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
     shutdown_grace: timedelta = Field(default=timedelta(seconds=10), description="how long steps may finish on a stop")

@@ -19,6 +19,12 @@ from starter.stack.ports import LOOPBACK, listens
 TEMPORAL_PORT: Final = 7233
 WEB_UI_PORT: Final = 8233
 DEFAULT_NAMESPACE: Final = "default"
+# Tasks of one queue are given out by turns between tenants. Each partition takes turns by itself: one is exact.
+_FAIRNESS: Final = (
+    "matching.enableFairness=true",
+    "matching.numTaskqueueReadPartitions=1",
+    "matching.numTaskqueueWritePartitions=1",
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class TemporalServer:
             *("--db-filename", str(self.database)),
             *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"),
             *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="20ms"'),
+            *(word for value in _FAIRNESS for word in ("--dynamic-config-value", value)),
             *("--namespace", self.namespace),
             *_search_attributes(),
         ]

@@ -1,7 +1,7 @@
 """A worker's slots for steps, shared between tenants.
 
-Most slots are common. A few are reserved for tenants with hardly any step running, so that slow steps of one tenant never
-hold all of them. A step that finds no slot goes to the overflow queue, which only common slots are filled from.
+Most slots are common. A few are reserved for tenants with hardly any step running, so that slow steps of one tenant
+never hold all of them. A step that finds no slot goes to the overflow queue, which only common slots are filled from.
 """
 
 import asyncio

@@ -26,6 +26,7 @@ from console.api import (
     stored_events,
     tokens,
 )
+from console.connections import BodyDeadline
 from console.desk import Desk
 from console.guard import BodyGuard
 from console.headers import SecurityHeaders
@@ -72,6 +73,7 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
         app.include_router(part.router, include_in_schema=False)
     web.mount(app)
     app.add_middleware(BodyGuard)
+    app.add_middleware(BodyDeadline, timeout=settings.body_timeout, metrics=desk.metrics)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics, api=PREFIX)
     if is_on():

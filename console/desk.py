@@ -13,7 +13,8 @@ from bridges.replays import EventReplays, make_replays
 from console.changes import Feed
 from console.metrics import RequestMetrics
 from console.oidc import Provider
-from console.rates import RateLimiter
+from console.rates import RateLimiter, Strangers
+from console.tenant_limits import TenantLimits
 from redrive import Redrive
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import Catalog
@@ -31,12 +32,14 @@ class Desk:
         self.settings = settings
         self._events = events
         self.stopping = asyncio.Event()
-        self.limiter = RateLimiter(settings.rate_limit)
+        self.metrics = RequestMetrics()
+        self.limiter = RateLimiter(settings.rate_limit, self.metrics)
+        self.strangers = Strangers(settings.stranger_limit, self.metrics)
         self.redactor = settings.redactor()
         self.feed = Feed(self.pool)
-        self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None
         self._database = Database(database_url(settings))
+        self.tenant_limits = TenantLimits(settings, self._database, self.temporal, self.metrics)
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -94,6 +97,7 @@ class Desk:
             await self.provider.close()
         if self._redrive:
             await self._redrive.close()
+        await self.tenant_limits.close()
         await self._database.close()
 
 

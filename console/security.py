@@ -31,17 +31,25 @@ _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens cr
 async def principal(request: Request) -> Principal:
     """Return who asks, or refuse with 401."""
     desk = desk_of(request)
-    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    try:
-        found = await (_bearer(desk, scheme, secret.strip()) if scheme else _session(desk, request))
-    except Refusal:
-        await count_stranger(desk, request)
-        raise
+    found = await identified(request)
     await desk.limiter.check(found.id)
-    if not scheme and request.method not in _SAFE:
+    if not _credentials(request)[0] and request.method not in _SAFE:
         check_origin(desk, request)
         check_csrf(request.cookies[COOKIE], request.headers.get(CSRF_HEADER, ""))
     return found
+
+
+async def identified(request: Request) -> Principal:
+    """Return who asks, or refuse with 401, without counting those whom we know."""
+    desk = desk_of(request)
+    scheme, secret = _credentials(request)
+    async with desk.strangers.asking(request, f"{scheme} {secret}" if scheme else request.cookies.get(COOKIE, "")):
+        return await (_bearer(desk, scheme, secret) if scheme else _session(desk, request))
+
+
+def _credentials(request: Request) -> tuple[str, str]:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return scheme, secret.strip()
 
 
 async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
@@ -80,11 +88,6 @@ async def _session(desk: Desk, request: Request) -> Principal:
     if found is None:
         raise unauthorized("the session is over")
     return found
-
-
-async def count_stranger(desk: Desk, request: Request) -> None:
-    """Count somebody whom we do not know by their address, and refuse them with 429 when they come too often."""
-    await desk.limiter.check(f"stranger:{request.client.host if request.client else ''}")
 
 
 def unauthorized(detail: str) -> Refusal:
@@ -140,7 +143,8 @@ Operator = Annotated[Principal, Depends(needs(Right.ORDER))]
 Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
 
 
-def scope(
+async def scope(
+    request: Request,
     caller: Caller,
     tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="for owners: only this tenant")] = None,
 ) -> str | None:
@@ -152,6 +156,9 @@ def scope(
         raise Refusal(
             403, "foreign_tenant", f"query.tenant: {tenant!r} is not your tenant", "leave it out", places=[place]
         )
+    if request.method in _SAFE and not request.path_params:
+        # What is about no single thing is a list.
+        await desk_of(request).tenant_limits.list(caller.tenant)
     return caller.tenant
 
 

@@ -1,6 +1,7 @@
 """Two tenants on one worker: neither the backlog nor the slow steps of one stand in the way of the other."""
 
 import asyncio
+import functools
 
 import pytest
 from temporalio.api.enums.v1 import TaskQueueType
@@ -70,7 +71,7 @@ async def start(running: Running, pipeline: str, tenant: str, count: int = 1) ->
     """Start runs, and return their ids when each has a step that waits or runs."""
     runs = [(await running.redrive.start(pipeline, {}, tenant=tenant)).run_id for _ in range(count)]
     for run_id in runs:
-        await eventually(lambda run_id=run_id: _queues(running.temporal, run_id))
+        await eventually(functools.partial(_queues, running.temporal, run_id))
     return runs
 
 

@@ -21,12 +21,12 @@ CREATE UNLOGGED TABLE redrive.tenant_streams (
 ALTER TABLE redrive.tenant_tokens ENABLE ROW LEVEL SECURITY;
 CREATE POLICY reading ON redrive.tenant_tokens FOR SELECT USING (redrive.sees(tenant));
 CREATE POLICY adding ON redrive.tenant_tokens FOR INSERT WITH CHECK (redrive.is_own(tenant));
-CREATE POLICY changing ON redrive.tenant_tokens FOR UPDATE USING (redrive.is_own(tenant));
+CREATE POLICY changing ON redrive.tenant_tokens FOR UPDATE USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
 GRANT SELECT, INSERT, UPDATE ON redrive.tenant_tokens TO redrive_app;
 ALTER TABLE redrive.tenant_streams ENABLE ROW LEVEL SECURITY;
 CREATE POLICY reading ON redrive.tenant_streams FOR SELECT USING (redrive.sees(tenant));
 CREATE POLICY adding ON redrive.tenant_streams FOR INSERT WITH CHECK (redrive.is_own(tenant));
-CREATE POLICY changing ON redrive.tenant_streams FOR UPDATE USING (redrive.is_own(tenant));
+CREATE POLICY changing ON redrive.tenant_streams FOR UPDATE USING (redrive.sees(tenant)) WITH CHECK (redrive.is_own(tenant));
 CREATE POLICY removing ON redrive.tenant_streams FOR DELETE USING (redrive.is_own(tenant));
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.tenant_streams TO redrive_app;
 

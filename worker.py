@@ -14,7 +14,13 @@ import httpx
 from temporalio.client import Client
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import (
+    FixedSizeSlotSupplier,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkerTuner,
+    WorkflowRunner,
+)
 
 from activities.alerts import AlertActivities
 from activities.audit_anchors import AuditAnchors
@@ -30,9 +36,11 @@ from activities.orders import OrderActivities
 from activities.retention import RetentionActivities
 from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from activities.stalls import StallGuard
+from activities.step_slots import StepSlots
 from activities.stock import keep_gauges
 from redrive.connection import connect_temporal, database_url
 from redrive.errors import InvalidInput, Unavailable
+from redrive.fairness import overflow_queue, slots_to_reserve
 from redrive.http import new_http_client
 from redrive.loading import load_modules
 from redrive.logs import get_logger
@@ -42,6 +50,7 @@ from redrive.program import run_program, say_ready, until_signalled
 from redrive.redaction import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
+from redrive.weights import keep_weights
 from store.database import Database
 from workflows.alert_follow_up import AlertFollowUp
 from workflows.anchor_audit import AnchorAudit
@@ -94,14 +103,14 @@ class Tools:
         return self.settings.redactor()
 
 
-def build_worker(tools: Tools) -> Worker:
+def build_worker(tools: Tools, slots: StepSlots) -> Worker:
     """Put a worker together."""
     settings = tools.settings
     return Worker(
         tools.client,
         task_queue=settings.task_queue,
         workflows=WORKFLOWS,
-        activities=[*_run_activities(tools), *_letter_activities(tools), *_bulk_activities(tools)],
+        activities=[*_run_activities(tools, slots), *_letter_activities(tools), *_bulk_activities(tools)],
         workflow_runner=workflow_runner(),
         interceptors=[OneInput()],
         build_id=settings.build_id,
@@ -114,10 +123,46 @@ def build_worker(tools: Tools) -> Worker:
     )
 
 
-def _run_activities(tools: Tools) -> list[ActivityFunction]:
-    """Return what runs need: their steps, their keys, and the catalog."""
+def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
+    """Put together what takes the steps that found no slot: from a queue of its own, whenever a common slot is free."""
     settings = tools.settings
-    steps = StepActivities(
+    fixed = FixedSizeSlotSupplier(1)
+    return Worker(
+        tools.client,
+        task_queue=overflow_queue(settings.task_queue),
+        activities=[_step_activities(tools, slots).run_step],
+        build_id=settings.build_id,
+        tuner=WorkerTuner.create_composite(
+            workflow_supplier=fixed,
+            activity_supplier=slots.overflow,
+            local_activity_supplier=fixed,
+            nexus_supplier=fixed,
+        ),
+        # Each poll may bring a step at a moment when all slots have been taken meanwhile.
+        max_concurrent_activity_task_polls=1,
+        max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
+        graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+def _run_activities(tools: Tools, slots: StepSlots) -> list[ActivityFunction]:
+    """Return what runs need: their steps, their keys, the catalog, and what looks after their records."""
+    steps = _step_activities(tools, slots)
+    catalog = CatalogActivities(tools.registry, tools.settings.build_id)
+    keys = KeyActivities(tools.client, tools.database, tools.redactor)
+    return [
+        steps.run_step,
+        catalog.describe_modules,
+        catalog.resolve_pipeline,
+        keys.expire_keys,
+        RetentionActivities(tools.database, tools.settings.retention).purge,
+        AuditAnchors(tools.database, tools.http, tools.settings.audit_anchor).anchor_audit,
+    ]
+
+
+def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
+    settings = tools.settings
+    return StepActivities(
         tools.registry,
         tools.http,
         services=settings.services,
@@ -126,17 +171,8 @@ def _run_activities(tools: Tools) -> list[ActivityFunction]:
         redactor=tools.redactor,
         metrics=tools.metrics,
         database=tools.database,
+        slots=slots,
     )
-    catalog = CatalogActivities(tools.registry, settings.build_id)
-    keys = KeyActivities(tools.client, tools.database, tools.redactor)
-    return [
-        steps.run_step,
-        catalog.describe_modules,
-        catalog.resolve_pipeline,
-        keys.expire_keys,
-        RetentionActivities(tools.database, settings.retention).purge,
-        AuditAnchors(tools.database, tools.http, settings.audit_anchor).anchor_audit,
-    ]
 
 
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
@@ -206,7 +242,11 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
             tools = Tools(
                 client=client, http=http, database=database, settings=settings, registry=registry, metrics=metrics
             )
-            async with build_worker(tools) as worker:
+            slots = StepSlots(
+                settings.max_concurrent_steps,
+                slots_to_reserve(settings.max_concurrent_steps, settings.reserved_steps),
+            )
+            async with build_worker(tools, slots) as worker, build_overflow_worker(tools, slots):
                 gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
                 try:
                     yield worker
@@ -246,11 +286,20 @@ async def _keep_schedules(client: Client, task_queue: str) -> None:
         log.warning("worker.schedule_not_kept", error=error.message[:300])
 
 
+async def _keep_weights(client: Client, settings: Settings) -> None:
+    """Have Temporal know the tenants' weights. Without them each tenant has one turn."""
+    try:
+        await keep_weights(client, settings.task_queue, settings.tenant_weights)
+    except RPCError as error:
+        log.warning("worker.weights_not_kept", error=error.message[:300])
+
+
 async def serve(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
     async with until_signalled() as stopped, running_worker(settings) as worker:
         await _keep_schedules(worker.client, settings.task_queue)
+        await _keep_weights(worker.client, settings)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         say_ready(settings.ready_file)
         try:

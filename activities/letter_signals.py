@@ -22,6 +22,7 @@ from redrive.dead_letters import (
     LetterStatus,
 )
 from redrive.documents import json_size
+from redrive.fairness import turn_of
 from redrive.redaction import Redactor
 
 
@@ -78,6 +79,7 @@ class LetterSignals:
             start_signal_args=[message],
             search_attributes=attributes,
             static_summary=summary,
+            priority=turn_of(letter.tenant),
         )
 
     def _snapshot(self, report: ExhaustedReport) -> object:

@@ -28,6 +28,7 @@ from activities.error_texts import error_text, redacted_stack, redacted_text
 from activities.projections import write_projection
 from activities.results import packed_result, plain_result
 from activities.retrying import Retries
+from activities.step_slots import StepSlots
 from redrive.claims import Settlement, without_secrets
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
@@ -121,7 +122,9 @@ class StepActivities:
         redactor: Redactor,
         metrics: Metrics,
         database: Database,
+        slots: StepSlots,
     ) -> None:
+        self._slots = slots
         self._registry = registry
         self._http = http
         self._services = services
@@ -136,6 +139,10 @@ class StepActivities:
     async def run_step(self, raw: RawValue) -> RawValue:
         """Try a step once and return its serialised result, or raise a classified error."""
         this = _read_try(raw)
+        with self._slots.held(this.order.tenant, activity.info().task_queue, this.earlier):
+            return await self._try(this)
+
+    async def _try(self, this: _Try) -> RawValue:
         fields = this.log_fields()
         with structlog.contextvars.bound_contextvars(**fields), _heartbeats(this.earlier):
             log.debug("step.started")
@@ -293,17 +300,19 @@ def _read_try(raw: RawValue) -> _Try:
         raise ApplicationError(
             f"the step's order cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
         ) from None
-    number = len(order.prior) + info.attempt
+    # Of many tries before this order only some are told; the last one is.
+    number = info.attempt + (order.prior[-1].attempt if order.prior else 0)
     earlier = earlier_attempts(order.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
-    return _Try(order, number, earlier, _cycle_end(info, order.step.policy.deadline))
+    return _Try(order, number, earlier, _cycle_end(info, order))
 
 
-def _cycle_end(info: activity.Info, deadline: timedelta | None) -> datetime | None:
+def _cycle_end(info: activity.Info, order: StepOrder) -> datetime | None:
     """Return when the time for all attempts is used up, by this machine's clock."""
+    deadline = order.step.policy.deadline
     if deadline is None:
         return None
     # Both times are the server's, so that a clock that is wrong here changes nothing.
-    return datetime.now(UTC) + deadline - (info.started_time - info.scheduled_time)
+    return datetime.now(UTC) + deadline - order.spent - (info.started_time - info.scheduled_time)
 
 
 def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Redactor) -> BaseModel:

@@ -26,6 +26,7 @@ from console.api import (
     stored_events,
     tokens,
 )
+from console.connections import BodyDeadline
 from console.desk import Desk
 from console.guard import BodyGuard
 from console.headers import SecurityHeaders
@@ -75,6 +76,7 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
     if desk.web_ui:
         app.include_router(temporal.router)
     app.add_middleware(BodyGuard)
+    app.add_middleware(BodyDeadline, timeout=settings.body_timeout, metrics=desk.metrics)
     app.add_middleware(SecurityHeaders, https=desk.https)
     app.add_middleware(Counting, metrics=desk.metrics, api=PREFIX)
     if is_on():

@@ -14,8 +14,9 @@ from console.changes import Feed
 from console.headers import WEB_UI_PATH
 from console.metrics import RequestMetrics
 from console.oidc import Provider
-from console.rates import RateLimiter
+from console.rates import RateLimiter, Strangers
 from console.seals import Seal
+from console.tenant_limits import TenantLimits
 from console.web_ui import WebUi
 from redrive import Redrive
 from redrive.connection import access_database_url, connect_temporal, database_url
@@ -38,15 +39,17 @@ class Desk:
         self.settings = settings
         self._events = events
         self.stopping = asyncio.Event()
-        self.limiter = RateLimiter(settings.rate_limit)
+        self.metrics = RequestMetrics()
+        self.limiter = RateLimiter(settings.rate_limit, self.metrics)
+        self.strangers = Strangers(settings.stranger_limit, self.metrics)
         self.redactor = settings.redactor()
         self.feed = Feed(self.pool)
-        self.metrics = RequestMetrics()
         self.provider = Provider(settings.oidc) if settings.oidc else None
         self.web_ui = WebUi(settings.web_ui_proxy) if settings.web_ui_proxy else None
         self._database = Database(database_url(settings))
         self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
         self._seal: Seal | None = None
+        self.tenant_limits = TenantLimits(settings, self._database, self.temporal, self.metrics)
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
@@ -119,6 +122,7 @@ class Desk:
         if self._redrive:
             await self._redrive.close()
         await self._access.close()
+        await self.tenant_limits.close()
         await self._database.close()
 
 

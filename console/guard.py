@@ -11,8 +11,9 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from console.headers import WEB_UI_PATH
 from console.problems import Place, Refusal
-from console.security import principal
+from console.security import principal, signed_in_owner
 from console.web.routes import KNOWN, answer_refusal
 from redrive.contracts import MESSAGE_ELEMENT_LIMIT, MIB
 from redrive.documents import first_problem, parse_json
@@ -55,7 +56,8 @@ async def _admitted(request: Request, receive: Receive) -> bytes | None:
     """Return the body of a request that may be handed on, or None when the client went away before its end."""
     if request.scope["path"] in FOR_STRANGERS:
         return await _read(request.headers, receive, FORM_LIMIT)
-    await principal(request)
+    is_web_ui = request.scope["path"].startswith(f"{WEB_UI_PATH}/")
+    await (signed_in_owner if is_web_ui else principal)(request)
     body = await _read(request.headers, receive, BODY_LIMIT)
     if body and request.scope["path"].startswith(API):
         _check_kind(request.headers)

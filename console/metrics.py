@@ -27,6 +27,17 @@ class RequestMetrics:
             registry=self.registry,
         )
 
+        self._refusals = Counter(
+            "redrive_console_refusals",
+            "What was refused by a limit",
+            ("limit",),
+            registry=self.registry,
+        )
+
+    def refused(self, limit: str) -> None:
+        """Count what a limit refused."""
+        self._refusals.labels(limit).inc()
+
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self._requests.labels(method, route, str(status)).inc()

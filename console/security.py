@@ -40,17 +40,33 @@ async def principal(request: Request) -> Principal:
 
 async def _principal(request: Request) -> Principal:
     desk = desk_of(request)
-    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    try:
-        found = await (_bearer(desk, scheme, secret.strip()) if scheme else _session(desk, request))
-    except Refusal:
-        await count_stranger(desk, request)
-        raise
+    found = await identified(request)
     await desk.limiter.check(found.id)
-    if not scheme and request.method not in _SAFE:
+    if not _credentials(request)[0] and request.method not in _SAFE:
         check_origin(desk, request)
         check_csrf(read_cookie(desk, request, SESSION) or "", request.headers.get(CSRF_HEADER, ""))
     return found
+
+
+async def identified(request: Request) -> Principal:
+    """Return who asks, or refuse with 401, without counting those whom we know."""
+    desk = desk_of(request)
+    scheme, secret = _credentials(request)
+    if not scheme:
+        return await _signed_in(desk, request)
+    async with desk.strangers.asking(request, f"{scheme} {secret}"):
+        return await _bearer(desk, scheme, secret)
+
+
+async def _signed_in(desk: Desk, request: Request) -> Principal:
+    secret = read_cookie(desk, request, SESSION) or ""
+    async with desk.strangers.asking(request, secret):
+        return await _session(desk, secret)
+
+
+def _credentials(request: Request) -> tuple[str, str]:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return scheme, secret.strip()
 
 
 async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
@@ -81,19 +97,13 @@ def no_membership(subject: str) -> Refusal:
     )
 
 
-async def _session(desk: Desk, request: Request) -> Principal:
-    secret = read_cookie(desk, request, SESSION)
+async def _session(desk: Desk, secret: str) -> Principal:
     if not secret:
         raise unauthorized("nobody is signed in")
     found = await session_principal(await desk.access(), secret)
     if found is None:
         raise unauthorized("the session is over")
     return found
-
-
-async def count_stranger(desk: Desk, request: Request) -> None:
-    """Count somebody whom we do not know by their address, and refuse them with 429 when they come too often."""
-    await desk.limiter.check(f"stranger:{request.client.host if request.client else ''}")
 
 
 def unauthorized(detail: str) -> Refusal:
@@ -141,11 +151,7 @@ async def signed_in_owner(request: Request) -> Principal:
     """Return the owner whose browser asks. Its page knows no word of ours: a change has to state our origin instead."""
     desk = desk_of(request)
     check_host(desk, request)
-    try:
-        found = await _session(desk, request)
-    except Refusal:
-        await count_stranger(desk, request)
-        raise
+    found = await _signed_in(desk, request)
     await desk.limiter.check(found.id)
     if found.role is not Role.OWNER:
         raise Refusal(403, "forbidden", f"{found.name} is {found.role.value}: this shows all tenants", "ask an owner")
@@ -179,7 +185,8 @@ Operator = Annotated[Principal, Depends(needs(Right.ORDER))]
 Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
 
 
-def scope(
+async def scope(
+    request: Request,
     caller: Caller,
     tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="for owners: only this tenant")] = None,
 ) -> str | None:
@@ -191,6 +198,9 @@ def scope(
         raise Refusal(
             403, "foreign_tenant", f"query.tenant: {tenant!r} is not your tenant", "leave it out", places=[place]
         )
+    if request.method in _SAFE and not request.path_params:
+        # What is about no single thing is a list.
+        await desk_of(request).tenant_limits.list(caller.tenant)
     return caller.tenant
 
 

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from bridges.event_settings import EventSettings
 from console.app import build_app
+from console.connections import guarded
 from redrive.errors import InvalidInput, Unavailable
 from redrive.logs import get_logger
 from redrive.settings import Settings
@@ -31,8 +32,10 @@ class _Server(uvicorn.Server):
 async def serve(settings: Settings, events: EventSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     host, port = _address(settings.console_address)
+    app = build_app(settings, events)
     config = uvicorn.Config(
-        build_app(settings, events),
+        app,
+        http=guarded(settings.header_timeout, settings.max_connections, app.state.desk.metrics),
         host=host,
         port=port,
         log_config=None,

@@ -15,7 +15,7 @@ from console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set_cookie
 from console.desk import Desk, TheDesk
 from console.oidc import FLOW_LASTS, Flow, Provider
 from console.problems import Refusal
-from console.security import CSRF_HEADER, check_csrf, check_origin, count_stranger, no_membership, unauthorized
+from console.security import CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
 from console.web.routes import PageRoute, sign_in_page
 from store.sessions import close_session, open_link_session, open_member_session, open_token_session
 
@@ -37,16 +37,17 @@ async def with_token(request: Request, desk: TheDesk) -> Response:
     check_origin(desk, request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
-    session = await open_token_session(await desk.access(), token, desk.settings.session_lifetime)
-    if session is None:
-        await count_stranger(desk, request)
-        raise unauthorized("no such token, or it expired or was revoked")
+    async with desk.strangers.asking(request, token):
+        session = await open_token_session(await desk.access(), token, desk.settings.session_lifetime)
+        if session is None:
+            raise unauthorized("no such token, or it expired or was revoked")
     return _signed_in(desk, session, following)
 
 
 @router.get(SIGN_IN + "/link/{secret}")
-async def with_link(desk: TheDesk, secret: str) -> Response:
+async def with_link(request: Request, desk: TheDesk, secret: str) -> Response:
     """Sign in with a one-time link."""
+    await desk.strangers.count(request, "link")
     session = await open_link_session(await desk.access(), secret, desk.settings.session_lifetime)
     if session is None:
         raise unauthorized("the link was used already, or is too old; `redrive tokens link` makes another")
@@ -70,6 +71,7 @@ async def from_provider(request: Request, desk: TheDesk, code: str = "", state: 
         raise unauthorized("this sign-in was not begun in this browser, or too long ago")
     if not code:
         raise unauthorized("the identity provider did not let you in")
+    await desk.strangers.count(request, "callback")
     subject = await _provider(desk).exchange(code, flow, _callback(desk, request))
     session = await open_member_session(await desk.access(), subject, desk.settings.session_lifetime)
     if session is None:

@@ -56,6 +56,7 @@ from redrive.errors import (
     Unavailable,
     UnsafeEffects,
 )
+from redrive.fairness import turn_of
 from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
@@ -167,6 +168,7 @@ class BulkOperations:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             search_attributes=_tenant_attribute(start.order.tenant),
             static_summary=f"{start.order.verb} in tenant {start.order.tenant}",
+            priority=turn_of(start.order.tenant),
         )
         try:
             answer: BulkAnswer = await self._client.execute_update_with_start_workflow(

@@ -365,6 +365,7 @@ class StepOrder(Message):
     version: int = Field(default=0, description="how often its input was changed by edits: a part of its keys")
     document: dict[str, Any]
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
+    spent: timedelta = Field(default=timedelta(0), description="of the deadline, before this order")
     correlation_id: str
     user_id: str | None = None
     event_id: str | None = None

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
@@ -15,6 +15,8 @@ from redrive.redaction import Redactor
 from redrive.retention import RetentionSettings
 
 Kind = TypeVar("Kind", bound=BaseSettings)
+# What Temporal takes.
+Weight = Annotated[float, Field(ge=0.001, le=1000)]
 
 
 class ServiceSettings(BaseModel):
@@ -61,6 +63,17 @@ class OidcSettings(BaseModel):
     claim: Literal["email", "sub"] = Field(default="email", description="names the member; an email must be verified")
 
 
+class TenantLimits(BaseModel):
+    """What one tenant may use of all consoles together. None: as much as it likes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    starts: float | None = Field(default=200, gt=0, description="starts of runs per second")
+    open_runs: int | None = Field(default=100_000, ge=1, description="runs that have not ended")
+    streams: int | None = Field(default=100, ge=1, description="open streams of live updates")
+    lists: float | None = Field(default=50, gt=0, description="questions for lists per second")
+
+
 class Settings(BaseSettings):
     """All that can be set from outside. Names are the environment's, with the prefix REDRIVE_ where none is given."""
 
@@ -86,6 +99,10 @@ class Settings(BaseSettings):
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
+    reserved_steps: int | None = Field(
+        default=None, ge=0, description="of these, for tenants with hardly any step running; none: one in five"
+    )
+    tenant_weights: dict[str, Weight] = Field(default={}, description="turns of a tenant where others have one")
     max_cached_runs: int = Field(default=1000, ge=0)
     stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
     shutdown_grace: timedelta = Field(default=timedelta(seconds=10), description="how long steps may finish on a stop")
@@ -97,6 +114,15 @@ class Settings(BaseSettings):
     oidc: OidcSettings | None = None
     session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
     rate_limit: str = Field(default="1200/minute", description="requests of one principal")
+    stranger_limit: str = Field(default="300/minute", description="requests of one address without a known principal")
+    tenant_limits: dict[str, TenantLimits] = Field(default={}, description="what a tenant may use; `*` is any other")
+    header_timeout: timedelta = Field(
+        default=timedelta(seconds=10), gt=timedelta(0), description="for the whole header of a request"
+    )
+    body_timeout: timedelta = Field(
+        default=timedelta(seconds=30), gt=timedelta(0), description="for the whole body of a request"
+    )
+    max_connections: int = Field(default=2000, ge=10, description="open connections of a console process")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "pretty"] = "auto"
 
@@ -104,6 +130,12 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    def limits_of(self, tenant: str) -> TenantLimits:
+        """Return what a tenant may use: what is named for it, else for `*`, else the defaults."""
+        common = self.tenant_limits.get("*") or TenantLimits()
+        own = self.tenant_limits.get(tenant)
+        return common.model_copy(update=own.model_dump(exclude_unset=True)) if own else common
 
     def redactor(self) -> Redactor:
         """Return what takes secrets out: by name, by shape, and those in here, which a service may echo in an error."""

@@ -13,6 +13,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from redrive.contracts import RunInput, RunStatus, SearchAttribute, Workflow
+from redrive.fairness import turn_of
 
 # A server that is there but silent would hold a caller for ever.
 START_TIMEOUT = timedelta(seconds=10)
@@ -34,6 +35,7 @@ async def start_run(client: Client, task_queue: str, run_id: str, order: RunInpu
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             search_attributes=_search_attributes(order),
             static_summary=f"{order.pipeline} of tenant {order.tenant}",
+            priority=turn_of(order.tenant),
             rpc_timeout=START_TIMEOUT,
         )
     except WorkflowAlreadyStartedError:

@@ -13,6 +13,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
 from redrive.errors import Category
+from redrive.fairness import CROWDED_OUT
 
 _CATEGORIES = frozenset(Category)
 _ATTEMPTS = TypeAdapter(list[Attempt])
@@ -46,6 +47,14 @@ def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> Failed
         message=message[:ERROR_TEXT_LIMIT],
         attempts=_with_last(_heartbeat_attempts(causes), last, error, step),
     )
+
+
+def attempts_when_crowded_out(error: ActivityError) -> list[Attempt] | None:
+    """Return the attempts so far of a step that its worker had no slot for, or None when it failed otherwise."""
+    cause = error.__cause__
+    if not isinstance(cause, ApplicationError) or cause.type != CROWDED_OUT:
+        return None
+    return _ATTEMPTS.validate_python(cause.details[0]) if cause.details else []
 
 
 def _reason(causes: Sequence[BaseException]) -> tuple[Category, str, str]:

@@ -45,10 +45,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from redrive.documents import json_size
     from redrive.errors import Category
+    from redrive.fairness import overflow_queue, turn_of
     from redrive.policy import SHORTEST_DELAY
     from workflows.attempts import drop_oldest_attempts
     from workflows.details import run_details
-    from workflows.failures import failed_cycle
+    from workflows.failures import attempts_when_crowded_out, failed_cycle
     from workflows.inputs import NOTHING, check_run_id, read_message, read_order, read_run_input
     from workflows.records import work_with_record
     from workflows.run_letters import LOCAL_TIMEOUT, RunLetters
@@ -267,33 +268,54 @@ class ModuleRun:
     async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
         info = workflow.info()
         policy = self._state.policies.pop(step.name, snapshot.policy)
+        given = StepOrder(
+            run_id=info.workflow_id,
+            tenant=order.tenant,
+            pipeline=order.pipeline,
+            step=snapshot.model_copy(update={"policy": policy}),
+            cycle=step.cycle,
+            version=self._state.versions.get(step.name, 0),
+            document=step_document(order, self._state, snapshot),
+            correlation_id=order.correlation_id or info.workflow_id,
+            user_id=order.user_id,
+            event_id=order.event_id,
+            last=self._last_step(order, step),
+        )
+        began = workflow.now()
+        try:
+            return await self._try(given, info.task_queue)
+        except ActivityError as error:
+            prior = attempts_when_crowded_out(error)
+            if prior is None:
+                raise
+        # Other tenants come first on the queue that the step came from; in this one it waits for a slot.
+        self._stop_if_canceled()
+        given = given.model_copy(update={"prior": prior, "spent": workflow.now() - began})
+        return await self._try(given, overflow_queue(info.task_queue))
+
+    async def _try(self, given: StepOrder, task_queue: str) -> StepResult:
+        policy = given.step.policy
+        tried = given.prior[-1].attempt if given.prior else 0
         result: StepResult = await workflow.execute_activity(
             Activity.RUN_STEP,
-            StepOrder(
-                run_id=info.workflow_id,
-                tenant=order.tenant,
-                pipeline=order.pipeline,
-                step=snapshot.model_copy(update={"policy": policy}),
-                cycle=step.cycle,
-                version=self._state.versions.get(step.name, 0),
-                document=step_document(order, self._state, snapshot),
-                correlation_id=order.correlation_id or info.workflow_id,
-                user_id=order.user_id,
-                event_id=order.event_id,
-                last=self._last_step(order, step),
-            ),
+            given,
             result_type=StepResult,
+            task_queue=task_queue,
             start_to_close_timeout=policy.timeout + BACKSTOP,
-            schedule_to_close_timeout=policy.deadline + BACKSTOP if policy.deadline else None,
+            schedule_to_close_timeout=max(policy.deadline - given.spent, SHORTEST_DELAY) + BACKSTOP
+            if policy.deadline
+            else None,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=max(policy.base, SHORTEST_DELAY),
                 backoff_coefficient=policy.factor,
                 maximum_interval=policy.cap,
-                maximum_attempts=policy.most_attempts,
+                maximum_attempts=max(policy.most_attempts - tried, 1),
             ),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=snapshot.name,
+            summary=given.step.name,
+            # A run that was started by hand has none to inherit.
+            priority=turn_of(given.tenant),
         )
         return result
 

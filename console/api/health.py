@@ -3,7 +3,7 @@
 import asyncio
 
 import asyncpg
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from temporalio.service import RPCError
 
@@ -30,8 +30,9 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses={503: {"model": Health, "description": "Something that is needed does not answer"}})
-async def readyz(desk: TheDesk, response: Response) -> Health:
+async def readyz(request: Request, desk: TheDesk, response: Response) -> Health:
     """Tell whether the database and Temporal answer."""
+    await desk.strangers.count(request, "readyz")
     database, temporal = await asyncio.gather(_database(desk), _temporal(desk))
     problems = {name: text for name, text in (("database", database), ("temporal", temporal)) if text}
     response.status_code = 503 if problems else 200

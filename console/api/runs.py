@@ -63,6 +63,7 @@ async def start(
     desk: TheDesk, _caller: Starter, tenant: Scope, order: Start, response: Response, key: Key = None
 ) -> StartedRun:
     """Start a run. With an `Idempotency-Key` a second start gives the run of the first."""
+    await desk.tenant_limits.start(tenant or DEFAULT_TENANT)
     redrive = await desk.redrive()
     started = await redrive.start(
         order.pipeline,

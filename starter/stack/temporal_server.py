@@ -25,6 +25,12 @@ WEB_UI_PORT: Final = 8233
 WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
 TEMPORAL_ACCOUNTS: Final = ("temporal",)
+# Tasks of one queue are given out by turns between tenants. Each partition takes turns by itself: one is exact.
+_FAIRNESS: Final = (
+    "matching.enableFairness=true",
+    "matching.numTaskqueueReadPartitions=1",
+    "matching.numTaskqueueWritePartitions=1",
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class TemporalServer:
             *("--db-filename", str(self.database)),
             *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"),
             *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="20ms"'),
+            *(word for value in _FAIRNESS for word in ("--dynamic-config-value", value)),
             *("--namespace", self.namespace),
             *(("--ui-public-path", self.web_ui_path) if self.web_ui_path else ()),
             *_search_attributes(),

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, expect
 from temporalio.client import Client
 
-from console.security import COOKIE
+from console.cookies import SESSION
 from redrive.access import Role
 from redrive.settings import Settings
 from starter.stack.ports import reserve
@@ -155,5 +155,5 @@ async def test_nothing_of_ours_reaches_the_web_ui_and_no_cookie_of_ours_comes_fr
 
 async def _client(proxied: Pages, role: Role) -> httpx.AsyncClient:
     page = await proxied.signed_in(role)
-    [session] = [each["value"] for each in await page.context.cookies() if each["name"] == COOKIE]
-    return httpx.AsyncClient(base_url=proxied.address, cookies={COOKIE: session}, timeout=30)
+    [session] = [each["value"] for each in await page.context.cookies() if each["name"] == SESSION]
+    return httpx.AsyncClient(base_url=proxied.address, cookies={SESSION: session}, timeout=30)

@@ -42,6 +42,11 @@ OF_THE_CONSOLE = {
     "REDRIVE_CONSOLE_URL",
     "REDRIVE_OIDC",
     "REDRIVE_RATE_LIMIT",
+    "REDRIVE_STRANGER_LIMIT",
+    "REDRIVE_TENANT_LIMITS",
+    "REDRIVE_HEADER_TIMEOUT",
+    "REDRIVE_BODY_TIMEOUT",
+    "REDRIVE_MAX_CONNECTIONS",
     "REDRIVE_SESSION_LIFETIME",
     "REDRIVE_WEB_UI",
     "REDRIVE_WEB_UI_PROXY",
@@ -214,11 +219,16 @@ def test_worker_may_finish_its_steps_before_it_is_killed() -> None:
     assert patience > Settings.model_fields["shutdown_grace"].default
 
 
-def test_dynamic_config_serves_short_delays() -> None:
-    """The server reads the file that makes it serve delays under a second on time."""
+def test_dynamic_config_serves_short_delays_and_takes_turns() -> None:
+    """The server reads the file that makes it serve delays under a second on time, and tenants by turns."""
     path = Path(SERVICES["temporal"]["environment"]["DYNAMIC_CONFIG_FILE_PATH"])
     config = yaml.safe_load((ROOT / "deploy/temporal" / path.relative_to("/setup")).read_text())
-    assert config == {"history.timerProcessorMaxTimeShift": [{"value": "20ms"}]}
+    assert {name: values[0]["value"] for name, values in config.items()} == {
+        "history.timerProcessorMaxTimeShift": "20ms",
+        "matching.enableFairness": True,
+        "matching.numTaskqueueReadPartitions": 1,
+        "matching.numTaskqueueWritePartitions": 1,
+    }
 
 
 def test_image_has_a_python_that_the_project_supports() -> None:

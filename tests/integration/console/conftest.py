@@ -42,6 +42,7 @@ def console_settings(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory)
         state_dir=tmp_path_factory.mktemp("console"),
         task_queue=f"queue-{new_tenant()}",
         rate_limit="100000/minute",
+        stranger_limit="100000/minute",
     )
 
 

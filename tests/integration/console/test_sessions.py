@@ -111,7 +111,7 @@ async def test_signing_in_leads_nowhere_else(app: FastAPI, make_token: MakeToken
 
 async def test_too_many_requests_are_told_to_wait(console_settings: Settings, make_token: MakeToken) -> None:
     """One principal's requests are counted; others go on."""
-    app = build_app(console_settings.model_copy(update={"rate_limit": "3/hour"}))
+    app = build_app(console_settings.model_copy(update={"rate_limit": "3/hour", "stranger_limit": "3/hour"}))
     async with app.router.lifespan_context(app):
         async with client_of(app, await make_token()) as client:
             statuses = [(await client.get("/api/v1/me")).status_code for _ in range(5)]

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +23,7 @@ from store.retry_queue import put_retries
 from store.retrying import put_retrying
 from store.step_results import Execution, begin
 from store.tenancy import Connection, Pool, transaction
+from store.tenant_limits import hold_stream, take_tokens
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.retries import new_dead, new_retry
@@ -32,6 +34,7 @@ BULK_TABLES = ["bulk_operations", "bulk_items", "approvals"]
 EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
 KEY_TABLES = ["idempotency_keys", "step_results"]
 MESSAGE_TABLES = ["retry_queue", "dead_messages"]
+LIMIT_TABLES = ["tenant_streams", "tenant_tokens"]
 # Who may come in: what nobody may do with these is in tests/integration/console/test_hostile.py.
 ACCESS_TABLES = {"api_tokens", "members", "sessions"}
 # Of the deployment and of no tenant.
@@ -48,6 +51,7 @@ TABLES = [
     *EVENT_TABLES,
     *KEY_TABLES,
     *MESSAGE_TABLES,
+    *LIMIT_TABLES,
 ]
 
 
@@ -82,6 +86,8 @@ async def filled(pool: Pool, tenant: str) -> str:
     await claim_key(pool, claim, free_failed=False)
     await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
     await put_retrying(pool, new_retrying(tenant), timedelta(minutes=1))
+    await take_tokens(pool, tenant, "starts", 10, 1)
+    await hold_stream(pool, tenant, uuid.uuid4(), 1, timedelta(minutes=1))
     async with transaction(pool, tenant) as connection:
         await put_retries(connection, tenant, [new_retry()])
         await put_dead(connection, tenant, "retry.scheduled", [new_dead()])
@@ -156,7 +162,7 @@ async def test_rows_of_others_are_not_written(pool: Pool, filled: str, sql: str,
             assert await connection.execute(sql.format(filled)) == "INSERT 0 0"
 
 
-@pytest.mark.parametrize("table", ["idempotency_keys", "retry_queue", "retrying"])
+@pytest.mark.parametrize("table", ["idempotency_keys", "retry_queue", "retrying", "tenant_streams"])
 async def test_rows_of_others_are_not_deleted(pool: Pool, filled: str, table: str) -> None:
     """The tables that the application deletes from give up the rows of its own tenant only."""
     for setting in (None, "", "another", "*"):
@@ -166,7 +172,9 @@ async def test_rows_of_others_are_not_deleted(pool: Pool, filled: str, table: st
         assert await connection.execute(f"DELETE FROM {table}") == "DELETE 1"
 
 
-@pytest.mark.parametrize("table", ["runs", "dead_letters", "alerts", *BULK_TABLES, *EVENT_TABLES, *MESSAGE_TABLES])
+@pytest.mark.parametrize(
+    "table", ["runs", "dead_letters", "alerts", *BULK_TABLES, *EVENT_TABLES, *MESSAGE_TABLES, *LIMIT_TABLES]
+)
 async def test_rows_of_others_are_not_changed(pool: Pool, filled: str, table: str) -> None:
     """An update reaches no row of another tenant, and gives none away."""
     async with _as(pool, "another") as connection:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from console.approvals import is_edit, plan_hash
+from console.metrics import RequestMetrics
 from console.problems import refusal_of
 from console.rates import RateLimiter
 from console.signing_in import local_path
@@ -102,4 +103,4 @@ def test_errors_have_their_answer(error: RedriveError, status: int) -> None:
 def test_a_rate_that_is_none_is_named() -> None:
     """The setting is quoted, with how it must read."""
     with pytest.raises(InvalidInput, match=r"REDRIVE_RATE_LIMIT='often'.*1200/minute"):
-        RateLimiter("often")
+        RateLimiter("often", RequestMetrics())

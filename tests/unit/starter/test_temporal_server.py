@@ -31,7 +31,16 @@ def test_server_keeps_its_data_in_a_file_with_a_write_ahead_log(server: Temporal
 
 def test_server_serves_short_delays(server: TemporalServer) -> None:
     """A retry after 250 ms is not served after a second."""
-    assert _values(server, "--dynamic-config-value") == ['history.timerProcessorMaxTimeShift="20ms"']
+    assert 'history.timerProcessorMaxTimeShift="20ms"' in _values(server, "--dynamic-config-value")
+
+
+def test_server_gives_out_tasks_by_turns(server: TemporalServer) -> None:
+    """Tenants take turns, over a whole queue."""
+    assert set(_values(server, "--dynamic-config-value")) >= {
+        "matching.enableFairness=true",
+        "matching.numTaskqueueReadPartitions=1",
+        "matching.numTaskqueueWritePartitions=1",
+    }
 
 
 def test_server_registers_every_search_attribute(server: TemporalServer) -> None:

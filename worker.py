@@ -116,6 +116,7 @@ def _run_activities(tools: Tools) -> list[ActivityFunction]:
         tools.http,
         services=settings.services,
         user_header=settings.user_header,
+        private_addresses=settings.private_addresses,
         generation=settings.build_id,
         redactor=tools.redactor,
         metrics=tools.metrics,

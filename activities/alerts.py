@@ -13,6 +13,7 @@ from redrive.contracts import Activity
 from redrive.dead_letters import Alert
 from redrive.errors import InvalidInput, ServiceError
 from redrive.logs import get_logger
+from redrive.network import PRIVATE
 from redrive.settings import AlertSettings
 
 log = get_logger(__name__)
@@ -51,7 +52,10 @@ class AlertActivities:
 
     async def _to_webhook(self, url: str, alert: Alert) -> None:
         body = alert.model_dump_json().encode()
-        response = await self._http.post(url, content=body, headers=self._headers(body), follow_redirects=False)
+        # The address is the operator's own, whole, and nothing of a payload is in it: it may be a private one.
+        response = await self._http.post(
+            url, content=body, headers=self._headers(body), follow_redirects=False, extensions={PRIVATE: True}
+        )
         if response.status_code >= 300:
             raise ServiceError(
                 f"the alert webhook answered {response.status_code}",

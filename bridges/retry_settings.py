@@ -21,6 +21,7 @@ class RetrySettings(BaseSettings):
     service_name: str = Field(
         default="retry-scheduler", validation_alias="SERVICE_NAME", pattern=r"^[A-Za-z0-9._-]{1,64}$"
     )
+    http_host: str = Field(default="127.0.0.1", validation_alias="HTTP_HOST", min_length=1, max_length=255)
     http_port: int = Field(default=8086, validation_alias="HTTP_PORT", ge=0, le=65535)
     rabbitmq_url: SecretStr | None = Field(default=None, validation_alias="RABBITMQ_URL")
     retry_queue: str = Field(default="retry.scheduled", validation_alias="RETRY_QUEUE", min_length=1, max_length=255)

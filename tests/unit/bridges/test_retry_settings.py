@@ -14,6 +14,7 @@ from redrive.settings import Settings, read_environment
 # DATABASE_URL is one of all processes; it is in redrive/settings.py.
 VARIABLES = {
     "SERVICE_NAME": "retry-scheduler",
+    "HTTP_HOST": "127.0.0.1",
     "HTTP_PORT": 8086,
     "RABBITMQ_URL": None,
     "RETRY_QUEUE": "retry.scheduled",

@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redrive.connection import embedded_broker
-from redrive.contracts import Broker
+from redrive.contracts import MIB, Broker
 from redrive.policy import MESSAGE, RetryPolicy
 from redrive.settings import Settings
 
@@ -27,6 +27,27 @@ class RetrySettings(BaseSettings):
     retry_queue: str = Field(default="retry.scheduled", validation_alias="RETRY_QUEUE", min_length=1, max_length=255)
     manual_review_queue: str = Field(
         default="manual-review.pending", validation_alias="MANUAL_REVIEW_QUEUE", min_length=1, max_length=255
+    )
+    max_message_bytes: int = Field(
+        default=16 * MIB,
+        validation_alias="MAX_MESSAGE_BYTES",
+        ge=1024,
+        le=128 * MIB,
+        description="a larger one is refused",
+    )
+    kept_message_bytes: int = Field(
+        default=64 * 1024,
+        validation_alias="KEPT_MESSAGE_BYTES",
+        ge=0,
+        le=MIB,
+        description="what is kept of a message that is too large",
+    )
+    max_held_bytes: int = Field(
+        default=64 * MIB,
+        validation_alias="MAX_HELD_BYTES",
+        ge=MIB,
+        le=1024 * MIB,
+        description="messages that a bridge has taken and not stored",
     )
     default_max_retries: int = Field(default=3, validation_alias="DEFAULT_MAX_RETRIES", ge=0, le=1000)
     base_delay_ms: int = Field(default=2000, validation_alias="BASE_DELAY_MS", ge=1, le=86_400_000)

@@ -1,7 +1,7 @@
 """Outbound HTTP: one call, bounded in time and size, with its key, and an error that says what to do about it.
 
-Never sends a token anywhere but below the base URL that it was configured for. Never puts headers, bodies' secrets or query
-values into a log line or an error.
+Never sends a token anywhere but below the base URL that it was configured for. Never puts headers, bodies' secrets or
+query values into a log line or an error.
 """
 
 import asyncio

@@ -29,7 +29,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._open = httpx.AsyncHTTPTransport(verify=context, limits=limits)
         self._public = _PublicTransport(context, limits)
         self._proxies = {
-            scheme: httpx.AsyncHTTPTransport(verify=context, limits=limits, proxy=url if "://" in url else f"http://{url}")
+            scheme: httpx.AsyncHTTPTransport(
+                verify=context, limits=limits, proxy=url if "://" in url else f"http://{url}"
+            )
             for scheme, url in getproxies_environment().items()
             if scheme in {"http", "https", "all"}
         }

@@ -85,7 +85,9 @@ def is_private(address: str) -> bool:
     """Tell whether an IP address is not one of the public Internet. Raises ValueError for what is none."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None)
+        inner = (
+            ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None)
+        )
         if inner is not None:
             return is_private(str(inner))
     return not ip.is_global or ip.is_multicast

@@ -360,7 +360,9 @@ async def test_nothing_outside_of_the_base_path_arrives(stage: Stage, path: str)
 async def test_absolute_url_outside_of_the_base_path_is_refused(stage: Stage, path: str) -> None:
     """The token is for a part of a service, and is shown to no other part of it."""
     with pytest.raises(Terminal, match="may call what is below"):
-        await stage.client(base_url=f"{stage.server.url}/v1/acme").get(path.format(url=stage.server.url), operation="read")
+        await stage.client(base_url=f"{stage.server.url}/v1/acme").get(
+            path.format(url=stage.server.url), operation="read"
+        )
     assert stage.server.received == []
 
 

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from typing import Final
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore
 import httpx
@@ -32,7 +32,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             scheme: httpx.AsyncHTTPTransport(
                 verify=context, limits=limits, proxy=url if "://" in url else f"http://{url}"
             )
-            for scheme, url in getproxies_environment().items()
+            for scheme, url in getproxies().items()
             if scheme in {"http", "https", "all"}
         }
 
@@ -42,7 +42,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     def _transport(self, request: httpx.Request) -> httpx.AsyncBaseTransport:
         proxy = self._proxies.get(request.url.scheme) or self._proxies.get("all")
-        if proxy is not None and not proxy_bypass_environment(request.url.host):
+        if proxy is not None and not proxy_bypass(request.url.host):
             return proxy
         return self._open if request.extensions.get(PRIVATE) else self._public
 

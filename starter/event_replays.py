@@ -72,7 +72,11 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
         event_id = chosen.event_id
         return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projectors, order)}
     if chosen.dead_id:
-        return {chosen.dead_id: _dead_action(replays, pool, chosen.tenant, chosen.dead_id, order, chosen.assign_to)}
+        return {
+            chosen.dead_id: _dead_action(
+                replays, pool, chosen.tenant, chosen.dead_id, order, assign_to=chosen.assign_to
+            )
+        }
     if chosen.dead:
         page = await list_dead_events(
             pool, DeadEventFilter(tenant=chosen.tenant, status=DeadEventStatus.PENDING, assigned=True), chosen.limit
@@ -90,7 +94,7 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
 
 
 def _dead_action(
-    replays: EventReplays, pool: Pool, tenant: str | None, dead_id: str, order: Replay, assign_to: str | None = None
+    replays: EventReplays, pool: Pool, tenant: str | None, dead_id: str, order: Replay, *, assign_to: str | None = None
 ) -> Action:
     async def act() -> list[Replayed]:
         answer = await replays.dead_event(tenant, dead_id, order, assign_to=assign_to)

@@ -56,18 +56,8 @@ def projections_table(records: Sequence[Projection]) -> Table:
 
 def dead_events_table(rows: Sequence[DeadEvent]) -> Table:
     """Return a list of dead messages."""
-    table = Table(
-        "dead event",
-        "tenant",
-        "status",
-        "stream",
-        "message",
-        "tries",
-        "last try",
-        "error",
-        box=None,
-        header_style="bold",
-    )
+    headers = ("dead event", "tenant", "status", "stream", "message", "tries", "last try", "error")
+    table = Table(*headers, box=None, header_style="bold")
     for row in rows:
         status = Text(row.status, style=_STYLES.get(row.status, ""))
         place = (plain(row.source_stream), plain(row.source_message_id))

@@ -28,9 +28,7 @@ RequestId = Annotated[
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
 
 
-AssignTo = Annotated[
-    Name | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")
-]
+AssignTo = Annotated[str | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The way out of quarantine: an owner says whose a message is, and from then on it is that tenant's."""
 
+import re
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from redrive.contracts import NAME_PATTERN
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import InvalidInput
 from store.tenancy import QUARANTINE, Pool, transaction
@@ -37,6 +39,8 @@ def check_assignment(owner: str, assign_to: str | None) -> bool:
     if owner == QUARANTINE:
         if assign_to is None:
             raise InvalidInput(NEEDS_TENANT)
+        if not re.fullmatch(NAME_PATTERN, assign_to):
+            raise InvalidInput(f"assign_to {assign_to[:80]!r}: not a tenant's name ({NAME_PATTERN})")
         return True
     if assign_to not in {None, owner}:
         raise InvalidInput(f"assign_to {assign_to!r}: it belongs to {owner!r} already, and stays there")

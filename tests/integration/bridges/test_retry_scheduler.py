@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import httpx
+import psutil
 import pytest
 from aiormq.abc import DeliveredMessage
 from temporalio.client import Client
@@ -16,6 +17,7 @@ from bridges.retry_message_pb2 import RetryMessage
 from bridges.retry_settings import RetrySettings
 from redrive.contracts import Workflow
 from redrive.dead_letters import Discard, Replay
+from redrive.errors import InvalidInput
 from redrive.settings import Settings
 from store.audit_lists import list_audit
 from store.database import Database
@@ -234,6 +236,22 @@ async def test_health_and_metrics_are_served(running: Desk) -> None:
     assert await running.metric(f"retries_scheduled_total{{{labels}}}") == 2
     assert await running.metric("retry_drift_seconds_count") == 2
     assert "\nretry_queue_depth 0.0" in (await running.http.get("/metrics")).text
+
+
+async def test_health_is_served_to_this_machine_alone(running: Desk) -> None:
+    """By default neither health nor metrics, which ask nobody who they are, can be read from elsewhere."""
+    port = running.http.base_url.port
+    listening = [each for each in psutil.Process().net_connections(kind="inet") if each.laddr.port == port]
+    assert {each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+async def test_address_that_is_not_ours_is_refused_by_name(settings: Settings, names: Names, host: str) -> None:
+    """A sentence names both settings."""
+    retry = names.settings.model_copy(update={"http_host": host})
+    with pytest.raises(InvalidInput, match=f"HTTP_HOST={host} HTTP_PORT=0"):
+        async with open_bridge(settings, retry, names.tenant):
+            pass
 
 
 async def test_sweep_that_somebody_ended_is_started_again(running: Desk, temporal: Client) -> None:

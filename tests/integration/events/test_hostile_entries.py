@@ -107,7 +107,7 @@ async def lab(stack: StackInfo, valkey: Valkey, tmp_path: Path) -> Any:
 
 async def good(lab: Lab) -> str:
     """Put an event on the stream that can be taken, and return its key."""
-    event = envelope(tenant=lab.tenant, payload={"folder": "/tmp"})
+    event = envelope(tenant=lab.tenant, payload={"folder": "."})
     await lab.put({"event": json.dumps(event)})
     return str(event["dedupeKey"])
 

@@ -143,7 +143,7 @@ async def open_bridge(settings: Settings, retry: RetrySettings, tenant: str) -> 
     async with Database(database_url(settings)) as database:
         bridge = RabbitBridge(settings, retry, database, tenant)
         app = health_app(retry.service_name, bridge.health, bridge.metrics.registry)
-        async with serving(app, retry.http_port, "HTTP_PORT") as port:
+        async with serving(app, retry.http_host, retry.http_port) as port:
             yield bridge, port
 
 

@@ -167,6 +167,7 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
         tools.http,
         services=settings.services,
         user_header=settings.user_header,
+        private_addresses=settings.private_addresses,
         generation=settings.build_id,
         redactor=tools.redactor,
         metrics=tools.metrics,

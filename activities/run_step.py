@@ -118,6 +118,7 @@ class StepActivities:
         *,
         services: Mapping[str, ServiceSettings],
         user_header: str,
+        private_addresses: bool,
         generation: str,
         redactor: Redactor,
         metrics: Metrics,
@@ -129,6 +130,7 @@ class StepActivities:
         self._http = http
         self._services = services
         self._user_header = user_header
+        self._private_addresses = private_addresses
         self._generation = generation
         self._redactor = redactor
         self._metrics = metrics
@@ -243,6 +245,7 @@ class StepActivities:
                 services=self._services,
                 user_id=order.user_id,
                 user_header=self._user_header,
+                private_addresses=self._private_addresses,
                 request_id=order.correlation_id,
                 key_for=this.key_for,
             ),

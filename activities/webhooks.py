@@ -9,11 +9,15 @@ from pydantic import SecretStr
 
 from redrive.classify import category_of_status
 from redrive.errors import ServiceError
+from redrive.network import PRIVATE
 
 
 async def post_signed(http: httpx.AsyncClient, url: str, body: bytes, secret: SecretStr | None, *, what: str) -> None:
     """Send a JSON document, or raise a ServiceError that names what was not taken."""
-    response = await http.post(url, content=body, headers=_headers(body, secret), follow_redirects=False)
+    # The address is the operator's own, whole, and nothing of a payload is in it: it may be a private one.
+    response = await http.post(
+        url, content=body, headers=_headers(body, secret), follow_redirects=False, extensions={PRIVATE: True}
+    )
     if response.status_code >= 300:
         raise ServiceError(
             f"the {what} webhook answered {response.status_code}",

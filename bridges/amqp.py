@@ -7,12 +7,18 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import aiormq
+from aiormq import Channel
 from aiormq.abc import AbstractConnection
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ChannelNotFoundEntity
+from pamqp import commands
 
+from bridges import amqp_values
 from redrive.errors import InvalidInput, Unavailable
 
+amqp_values.install()
+
 CONNECT_TIMEOUT: Final = 10.0
+_OWN_CHANNELS: Final = 1000
 # A broker that answers nobody, without closing the connection, is noticed after twice this.
 HEARTBEAT: Final = 10
 # What a connection that breaks raises, wherever it is being used.
@@ -60,6 +66,53 @@ def reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error)[:200] or type(error).__name__
+
+
+class Room:
+    """How many bytes of messages may be held at once: a broker bounds their number, and not what they weigh."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def take(self, size: int) -> None:
+        """Note a message that is held."""
+        self._held += size
+        if self._held >= self._limit:
+            self._free.clear()
+
+    def give(self, size: int) -> None:
+        """Note that messages are held no more."""
+        self._held -= size
+        if self._held < self._limit:
+            self._free.set()
+
+    async def free(self) -> None:
+        """Wait until another message may be held, whatever its size."""
+        await self._free.wait()
+
+
+class PacedChannel(Channel):
+    """A channel that reads the next message when there is room for it; until then it stays in the socket."""
+
+    room: Room
+
+    async def _on_deliver_frame(self, frame: commands.Basic.Deliver) -> None:
+        await self.room.free()
+        await super()._on_deliver_frame(frame)
+
+
+async def open_paced(connection: AbstractConnection, room: Room) -> PacedChannel:
+    """Open a channel that takes no more than there is room for."""
+    # Behind those that the connection numbers itself.
+    number = max(connection.channels, default=0) + _OWN_CHANNELS
+    channel = PacedChannel(connection, number, frame_buffer=connection.FRAME_BUFFER_SIZE)
+    channel.room = room
+    connection.channels[number] = channel
+    await channel.open()
+    return channel
 
 
 async def ensure_queue(connection: AbstractConnection, name: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bridges.event_stream import EVENT_LIMIT, KEPT
 from redrive.connection import embedded_broker
 from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
 from redrive.settings import Settings
@@ -29,6 +30,13 @@ class EventSettings(BaseSettings):
     )
     held: int = Field(
         default=50, ge=1, le=10_000, validation_alias="REDRIVE_EVENTS_HELD", description="taken, not yet acknowledged"
+    )
+    kept: int = Field(
+        default=KEPT,
+        ge=0,
+        le=EVENT_LIMIT,
+        validation_alias="REDRIVE_EVENTS_KEPT",
+        description="bytes that are kept of an entry that is too large to be taken",
     )
     claim_idle: timedelta = Field(
         default=timedelta(minutes=1),

@@ -12,8 +12,16 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
+from redrive.contracts import PAYLOAD_LIMIT
+
 FIELD: Final = b"event"
+TENANT_FIELD: Final = b"tenant"
 TRACE_FIELD: Final = b"traceparent"
+# As much as `parse_envelope` reads: what is longer can never be taken.
+EVENT_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
+KEPT: Final = 64 * 1024
+_LABEL_LIMIT: Final = 255
+_FIELD_LIMIT: Final = 500
 DEAD: Final = ".dlq"
 # How long a dead message is remembered as put, so that whoever tries again does not put it twice.
 _REMEMBERED: Final = timedelta(days=1)
@@ -23,34 +31,64 @@ _PUT_ONCE: Final = """
     end
     return false
 """
+# An entry that was delivered before may be what killed its consumer: what is too much of it stays on the server.
+_FETCH: Final = """
+    local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])
+    if #found == 0 then return {0} end
+    local fields, answer, room, size, has_event = found[1][2], {0}, tonumber(ARGV[2]), 0, false
+    for i = 1, #fields, 2 do
+        if fields[i] == 'event' then has_event, size = true, #fields[i + 1] end
+    end
+    for i = 1, #fields, 2 do
+        local name, value = fields[i], fields[i + 1]
+        local is_label = has_event and (name == 'tenant' or name == 'traceparent')
+        if not has_event then size = size + #name + #value end
+        if name == 'event' or is_label or (not has_event and room > 0 and #answer < 1000) then
+            local kept = string.sub(value, 1, is_label and 256 or room)
+            answer[#answer + 1] = string.sub(name, 1, 256)
+            answer[#answer + 1] = kept
+            if not is_label then room = room - #name - #value end
+        end
+    end
+    answer[1] = size
+    return answer
+"""
 _Fields: TypeAlias = dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the stream, and how often it was delivered."""
+    """An entry of the stream, and how often it was delivered. Of one that is too large, the body is the beginning."""
 
     id: str
     body: bytes
+    size: int
     deliveries: int
     carrier: dict[str, str]
+    tenant: str | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether the body is not all of it."""
+        return len(self.body) < self.size
 
 
 class EventStream:
     """The consumer group of a stream, as one of its consumers."""
 
-    def __init__(self, client: "Redis", name: str, *, group: str, consumer: str) -> None:
+    def __init__(self, client: "Redis", name: str, *, group: str, consumer: str, kept: int = KEPT) -> None:
         # As Any: redis-py types each method for the blocking client, too.
         self._redis: Any = client
         self.name = name
         self._group = group
         self._consumer = consumer
+        self._kept = kept
 
     @classmethod
-    def connect(cls, url: str, name: str, *, group: str, consumer: str) -> Self:
+    def connect(cls, url: str, name: str, *, group: str, consumer: str, kept: int = KEPT) -> Self:
         """Return a stream of the server at this address. Nothing is sent yet, and nothing is ever tried twice here."""
         client = Redis.from_url(url, retry=Retry(NoBackoff(), 0), client_name="redrive", protocol=2)
-        return cls(client, name, group=group, consumer=consumer)
+        return cls(client, name, group=group, consumer=consumer, kept=kept)
 
     @property
     def dead(self) -> str:
@@ -77,32 +115,46 @@ class EventStream:
             block=round(wait.total_seconds() * 1000),
         )
         entries = answer[0][1] if answer else []
-        return [Entry(entry_id.decode(), _body(fields), 1, _carrier(fields)) for entry_id, fields in entries]
+        return [self._entry(entry_id.decode(), fields or {}, 1) for entry_id, fields in entries]
 
     async def claim(self, count: int, idle: timedelta) -> list[Entry]:
-        """Take over up to `count` entries that a consumer has held for too long, in one look through them."""
-        start, entries = b"0-0", list[tuple[bytes, _Fields]]()
-        while len(entries) < count:
-            start, found, *_ = await self._redis.xautoclaim(
-                self.name, self._group, self._consumer, _ms(idle), start, count=count - len(entries)
-            )
-            entries.extend(found)
-            if start == b"0-0":
-                break
-        return [
-            Entry(entry_id.decode(), _body(fields), await self._deliveries(entry_id), _carrier(fields))
-            for entry_id, fields in entries
-        ]
+        """Take over up to `count` entries that a consumer has held for too long. Each is counted before it is read."""
+        entries: list[Entry] = []
+        for each in await self._redis.xpending_range(self.name, self._group, "-", "+", count, idle=_ms(idle)):
+            deliveries = int(each["times_delivered"]) + 1
+            if await self._count(each["message_id"], deliveries, idle):
+                entries.append(await self._fetch(each["message_id"].decode(), deliveries))
+        return entries
 
     async def deliver_again(self, entry_id: str) -> int | None:
         """Count one more delivery of an entry that we hold, and return how many there are; None if it is gone."""
         try:
-            found = await self._redis.xclaim(self.name, self._group, self._consumer, 0, [entry_id])
+            pending = await self._redis.xpending_range(self.name, self._group, entry_id, entry_id, 1)
+            deliveries = int(pending[0]["times_delivered"]) + 1 if pending else 0
+            found = deliveries and await self._count(entry_id.encode(), deliveries, timedelta(0))
         except ResponseError as error:
             if not is_group_gone(error):
                 raise
             return None
-        return await self._deliveries(entry_id.encode()) if found else None
+        return deliveries if found else None
+
+    async def _count(self, entry_id: bytes, deliveries: int, idle: timedelta) -> bool:
+        found = await self._redis.xclaim(
+            self.name, self._group, self._consumer, _ms(idle), [entry_id], retrycount=deliveries, justid=True
+        )
+        return bool(found)
+
+    async def _fetch(self, entry_id: str, deliveries: int) -> Entry:
+        size, *flat = await self._redis.eval(_FETCH, 1, self.name, entry_id, EVENT_LIMIT)
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        return self._entry(entry_id, fields, deliveries, size)
+
+    def _entry(self, entry_id: str, fields: _Fields, deliveries: int, size: int | None = None) -> Entry:
+        body, known = _body(fields, EVENT_LIMIT)
+        size = max(known, size or 0)
+        if size > EVENT_LIMIT:
+            body = body[: self._kept]
+        return Entry(entry_id, body, size, deliveries, _carrier(fields), _label(fields, TENANT_FIELD))
 
     async def keep(self, entry_ids: Sequence[str]) -> None:
         """Say that we still work on these entries: their idle time begins anew. That is no delivery."""
@@ -131,27 +183,38 @@ class EventStream:
         with contextlib.suppress(OSError):
             await self._redis.aclose()
 
-    async def _deliveries(self, entry_id: bytes) -> int:
-        pending = await self._redis.xpending_range(self.name, self._group, entry_id, entry_id, 1)
-        return int(pending[0]["times_delivered"]) if pending else 1
-
 
 def is_group_gone(error: ResponseError) -> bool:
     """Tell whether the server has lost the consumer group, or the stream with it."""
     return "NOGROUP" in str(error)
 
 
-def _body(fields: _Fields | None) -> bytes:
-    """Return the event of an entry; of one without, all that there is, so that nothing is lost."""
-    fields = fields or {}
+def _body(fields: _Fields, limit: int) -> tuple[bytes, int]:
+    """Return the event of an entry, and its size; of one without, all that there is, so that nothing is lost.
+
+    What is over the limit is the beginning alone: an entry may have a million fields.
+    """
     if FIELD in fields:
-        return fields[FIELD]
-    return to_json({_text(name): _text(value) for name, value in fields.items()})
+        return fields[FIELD], len(fields[FIELD])
+    size, room, kept = 0, limit, dict[str, str]()
+    for name, value in fields.items():
+        size += len(name) + len(value)
+        if room > 0 and len(kept) < _FIELD_LIMIT:
+            kept[_text(name[:256])] = _text(value[:room])
+            room -= len(name) + len(value)
+    return to_json(kept), size
 
 
-def _carrier(fields: _Fields | None) -> dict[str, str]:
+def _carrier(fields: _Fields) -> dict[str, str]:
     """Return what names the trace that an entry belongs to."""
-    return {_text(TRACE_FIELD): _text(fields[TRACE_FIELD])} if fields and TRACE_FIELD in fields else {}
+    trace = _label(fields, TRACE_FIELD)
+    return {_text(TRACE_FIELD): trace} if trace else {}
+
+
+def _label(fields: _Fields, name: bytes) -> str | None:
+    """Return a short text that an entry has beside its event."""
+    value = fields.get(name)
+    return _text(value) if value is not None and len(value) <= _LABEL_LIMIT else None
 
 
 def _text(value: bytes) -> str:

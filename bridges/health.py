@@ -69,13 +69,21 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _listener(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address, family=family)
+
+
 @contextlib.asynccontextmanager
-async def serving(app: Starlette, port: int, variable: str) -> AsyncIterator[int]:
-    """Serve while the block lasts, and give the port; 0 takes any. `variable` is what to change when it is taken."""
+async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[int]:
+    """Serve on HTTP_HOST and HTTP_PORT while the block lasts, and give the port; 0 takes any."""
     try:
-        listener = socket.create_server(("0.0.0.0", port))
+        listener = _listener(host, port)
     except OSError as error:
-        raise InvalidInput(f"{variable}={port}: cannot listen there ({error.strerror}); set another port") from None
+        raise InvalidInput(
+            f"HTTP_HOST={host} HTTP_PORT={port}: cannot listen there ({error.strerror}); "
+            "set an address of this machine and a free port"
+        ) from None
     with listener:
         server = _Server(uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, lifespan="off"))
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -5,18 +5,22 @@
 Each step may be done again: a message that is delivered twice, or after a crash, is the same event and the same run.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 import asyncpg
 from temporalio.service import RPCError
 
 from bridges.event_settings import EventSettings
+from bridges.event_stream import EVENT_LIMIT
+from bridges.labels import Labels
 from redrive import Redrive
 from redrive.classify import classify
 from redrive.contracts import ERROR_TEXT_LIMIT
-from redrive.errors import TRANSIENT_CATEGORIES, Category, InvalidInput
+from redrive.errors import TRANSIENT_CATEGORIES, Category, InvalidInput, TooLarge
 from redrive.events import Envelope, event_document, event_id_for, parse_envelope, pipeline_for
 from redrive.logs import get_logger
 from redrive.policy import EVENT
@@ -26,9 +30,12 @@ from redrive.tracing import note, span
 from store.database import Database
 from store.dead_events import Failure, NewDeadEvent, put_dead_event
 from store.events import StoredEvent, put_event, put_run_of_event
+from store.tenancy import QUARANTINE
 
 log = get_logger(__name__)
 
+# What takes longer to parse than a moment is parsed beside the event loop.
+LONG: Final = 64 * 1024
 _WAITED_FOR = TRANSIENT_CATEGORIES | {Category.MISSING_CONFIG}
 
 
@@ -41,6 +48,19 @@ class Message:
     body: bytes
     carrier: Mapping[str, str] = field(default_factory=dict)
     """What names the trace that it belongs to."""
+    tenant: str | None = None
+    """Whose it is by the broker's own fields, for one that cannot be read."""
+    full_size: int | None = None
+    """How many bytes it had, if the body is only its beginning."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a message could not be taken, after how many tries, and what is known of it without another look."""
+
+    error: Exception
+    tries: int
+    labels: Labels
 
 
 @dataclass(frozen=True)
@@ -92,13 +112,29 @@ class Intake:
         self._origin = origin
         self._redactor = redactor
 
+    async def read(self, message: Message) -> Envelope:
+        """Read a message, or raise InvalidInput: first its size, then the rest, beside the event loop if it is long."""
+        if message.full_size is not None:
+            raise TooLarge(
+                f"event: {message.full_size} bytes; the limit is {EVENT_LIMIT} (pass a reference to large data)"
+            )
+        try:
+            if len(message.body) > LONG:
+                return await asyncio.to_thread(parse_envelope, message.body)
+            return parse_envelope(message.body)
+        except (MemoryError, RecursionError) as error:
+            raise TooLarge(f"event: {len(message.body)} bytes that cannot be read: {type(error).__name__}") from None
+
     async def take(self, message: Message, owner: str | None = None) -> Accepted:
         """Make a message safe, or raise why it is not. One that has an owner already stays in that tenant."""
-        with span("event.take", "consumer", carrier=message.carrier, source=message.stream):
-            return await self._take(message, owner)
+        return await self.accept(message, await self.read(message), owner)
 
-    async def _take(self, message: Message, owner: str | None) -> Accepted:
-        envelope = parse_envelope(message.body)
+    async def accept(self, message: Message, envelope: Envelope, owner: str | None = None) -> Accepted:
+        """Make a message safe that was read."""
+        with span("event.take", "consumer", carrier=message.carrier, source=message.stream):
+            return await self._accept(envelope, owner)
+
+    async def _accept(self, envelope: Envelope, owner: str | None) -> Accepted:
         tenant = owner or envelope.tenant or self._tenant
         if envelope.tenant not in {None, tenant}:
             raise InvalidInput(f"event: tenant {envelope.tenant!r} is not {tenant!r}, whose dead event it is")
@@ -134,31 +170,36 @@ class Intake:
         """Return the pipeline of an event."""
         return pipeline_for(event.type, self._pipelines)
 
-    async def bury(self, message: Message, error: BaseException, attempts: int) -> tuple[str, str]:
-        """Record a message that could not be taken, and return the record's tenant and id."""
-        tenant, event_type, dedupe_key = self._known_of(message)
+    async def bury(self, message: Message, problem: Problem) -> tuple[str, str]:
+        """Record a message that could not be taken, unread, and return the record's tenant and id."""
+        labels = problem.labels
         dead = NewDeadEvent(
-            **self.failure(error, attempts).model_dump(),
-            tenant=tenant,
+            **self.failure(problem.error, problem.tries).model_dump(),
+            tenant=labels.tenant or QUARANTINE,
             source_stream=message.stream,
             source_message_id=message.id,
             origin=self._origin,
-            event_type=event_type,
-            dedupe_key=dedupe_key,
+            event_type=labels.event_type,
+            dedupe_key=labels.dedupe_key,
+            full_size=message.full_size,
         )
         dead_id = await put_dead_event(await self._database.pool(), dead, message.body)
         log.warning(
             "event.dead_lettered",
             dlq_id=dead_id,
-            tenant_id=tenant,
+            tenant_id=dead.tenant,
             source=message.stream,
-            event_type=event_type,
-            attempt=attempts,
+            event_type=dead.event_type,
+            attempt=dead.attempts,
             category=dead.category.value,
             error_type=dead.error_type,
             error=dead.error,
         )
-        return tenant, dead_id
+        return dead.tenant, dead_id
+
+    def labels(self, envelope: Envelope) -> Labels:
+        """Return what a message that was read says of itself; one that names no tenant has the one that is set."""
+        return Labels(envelope.tenant or self._tenant, envelope.type, envelope.dedupe_key)
 
     def failure(self, error: BaseException, attempts: int) -> Failure:
         """Return an error as what is stored of it."""
@@ -169,13 +210,6 @@ class Intake:
             error=self._redactor.text(text[: 4 * ERROR_TEXT_LIMIT])[:ERROR_TEXT_LIMIT],
             attempts=attempts,
         )
-
-    def _known_of(self, message: Message) -> tuple[str, str | None, str | None]:
-        try:
-            envelope = parse_envelope(message.body)
-        except InvalidInput:
-            return self._tenant, None, None
-        return envelope.tenant or self._tenant, envelope.type, envelope.dedupe_key
 
 
 def make_intake(redrive: Redrive, database: Database, settings: Settings, events: EventSettings) -> Intake:

@@ -1,8 +1,8 @@
 """The retry scheduler's way in: RetryMessages from RabbitMQ into Postgres, acknowledged when they are there.
 
-The broker hands over at most `PREFETCH` messages that are not acknowledged. They are stored in batches of what came
-in a moment, so that a batch grows with the load. A process that dies, at any line, leaves each message stored, with
-the broker, or both; what is stored twice is one row.
+The broker hands over at most `PREFETCH` messages that are not acknowledged, and we take so many bytes of them as there
+is room for. They are stored in batches of what came in a moment, so that a batch grows with the load. A process that
+dies, at any line, leaves each message stored, with the broker, or both; what is stored twice is one row.
 """
 
 import asyncio
@@ -16,11 +16,13 @@ from typing import Final
 import asyncpg
 from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 
-from bridges.amqp import BROKER_ERRORS, connected, ensure_queue, reason
+from bridges.amqp import BROKER_ERRORS, Room, connected, ensure_queue, open_paced, reason
 from bridges.health import Health
-from bridges.retry_messages import Malformed, dead_malformed, read_retry
+from bridges.labels import tenant_name
+from bridges.retry_messages import TENANT, Malformed, dead_malformed, read_retry
 from bridges.retry_metrics import RetryMetrics
 from bridges.retry_settings import RetrySettings
+from redrive.contracts import MIB
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
 from redrive.redaction import Redactor
@@ -28,7 +30,7 @@ from redrive.tracing import span
 from store.database import DATABASE_ERRORS, Database
 from store.dead_messages import NewDeadMessage, put_dead
 from store.retry_queue import NewRetry, put_retries
-from store.tenancy import transaction
+from store.tenancy import QUARANTINE, go_over_to, transaction
 
 log = get_logger(__name__)
 
@@ -41,16 +43,44 @@ DATABASE: Final = "postgres"
 # What a row itself is to blame for. Anything else is the database's trouble, and passes.
 _BAD_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 
-Inbox = asyncio.Queue[DeliveredMessage | None]
+# A header of quorum queues: how often a message came back because its consumer died or went away.
+DELIVERIES: Final = "x-delivery-count"
+MOST_DELIVERIES: Final = 10
+# What takes longer to parse than a moment is parsed beside the event loop.
+LONG: Final = MIB
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """A message as it is held until it is stored. Of one that is too large, the body is the beginning."""
+
+    tag: int
+    body: bytes
+    size: int
+    tenant: str | None
+    deliveries: int
+    carrier: dict[str, str]
+
+    @property
+    def full_size(self) -> int | None:
+        return self.size if len(self.body) < self.size else None
+
+
+Inbox = asyncio.Queue[_Delivery | None]
 
 
 @dataclass(frozen=True)
 class _Read:
     """A delivery that was read: a retry, or a dead message."""
 
-    message: DeliveredMessage
+    message: _Delivery
     retry: NewRetry | None
     dead: NewDeadMessage | None
+
+    @property
+    def dead_of(self) -> str:
+        """Whose a dead message is: the tenant's that its headers name, or nobody can tell."""
+        return self.message.tenant or QUARANTINE
 
 
 class RetryIngest:
@@ -111,25 +141,27 @@ class RetryIngest:
         self._inbox = asyncio.Queue()
         if self._stopping.is_set():
             return
-        channel = await connection.channel()
-        await self._consume(channel, self._inbox)
+        room = Room(self._settings.max_held_bytes)
+        channel = await open_paced(connection, room)
+        await self._consume(channel, self._inbox, room)
         self._health.up(BROKER)
         log.info("bridge.connected", source=BROKER)
         while batch := await self._batch():
             with self._storing(batch):
                 await self._store_patiently(batch)
             # A delivery has a number; acknowledging one acknowledges all before it.
-            await channel.basic_ack(batch[-1].message.delivery_tag or 0, multiple=True)
+            await channel.basic_ack(batch[-1].message.tag, multiple=True)
+            room.give(sum(len(read.message.body) for read in batch))
 
     def _storing(self, batch: list[_Read]) -> contextlib.AbstractContextManager[None]:
         """Open the span of a batch, with a link to the trace of each message that names one."""
-        traces = (_carrier(read.message) for read in batch)
+        traces = (read.message.carrier for read in batch)
         queue = self._settings.retry_queue
         return span(
             "retry.store", "consumer", carrier={}, links=traces, count=len(batch), source=queue, tenant_id=self._tenant
         )
 
-    async def _consume(self, channel: AbstractChannel, inbox: Inbox) -> None:
+    async def _consume(self, channel: AbstractChannel, inbox: Inbox, room: Room) -> None:
         def end(*_: object) -> None:
             inbox.put_nowait(None)
 
@@ -138,7 +170,9 @@ class RetryIngest:
         await channel.basic_qos(prefetch_count=PREFETCH)
 
         async def receive(message: DeliveredMessage) -> None:
-            inbox.put_nowait(message)
+            delivery = self._delivery(message)
+            room.take(len(delivery.body))
+            inbox.put_nowait(delivery)
 
         await channel.basic_consume(self._settings.retry_queue, receive)
 
@@ -152,9 +186,33 @@ class RetryIngest:
         taken = [message for message in messages if message is not None]
         if len(taken) < len(messages):
             self._inbox.put_nowait(None)
-        return [self._read(message) for message in taken]
+        return [await self._read_aside(message) for message in taken]
 
-    def _read(self, message: DeliveredMessage) -> _Read:
+    def _delivery(self, message: DeliveredMessage) -> _Delivery:
+        """Return what is held of a message: the size counts before anything looks into it."""
+        body, headers = message.body, message.header.properties.headers or {}
+        trace, deliveries = headers.get("traceparent"), headers.get(DELIVERIES)
+        return _Delivery(
+            tag=message.delivery_tag or 0,
+            body=body if len(body) <= self._settings.max_message_bytes else body[: self._settings.kept_message_bytes],
+            size=len(body),
+            tenant=tenant_name(headers.get(TENANT)),
+            deliveries=deliveries if isinstance(deliveries, int) else 0,
+            carrier={"traceparent": trace} if isinstance(trace, str) else {},
+        )
+
+    async def _read_aside(self, message: _Delivery) -> _Read:
+        if len(message.body) > LONG:
+            return await asyncio.to_thread(self._read, message)
+        return self._read(message)
+
+    def _read(self, message: _Delivery) -> _Read:
+        if message.full_size is not None:
+            limit = self._settings.max_message_bytes
+            return self._malformed(message, f"{message.size} bytes; the limit is {limit} (MAX_MESSAGE_BYTES)")
+        if message.deliveries >= MOST_DELIVERIES:
+            why = f"delivered {message.deliveries} times and never stored: its consumers died or gave it up"
+            return self._malformed(message, why)
         try:
             retry = read_retry(
                 message.body,
@@ -168,9 +226,15 @@ class RetryIngest:
             return self._malformed(message, str(error))
         return _Read(message, retry, None)
 
-    def _malformed(self, message: DeliveredMessage, why: str) -> _Read:
+    def _malformed(self, message: _Delivery, why: str) -> _Read:
         settings = self._settings
-        dead = dead_malformed(message.body, settings.retry_queue, why, max_retries=settings.default_max_retries)
+        dead = dead_malformed(
+            message.body,
+            settings.retry_queue,
+            why,
+            max_retries=settings.default_max_retries,
+            full_size=message.full_size,
+        )
         log.warning("message.malformed", event_id=str(dead.message_id), source=settings.retry_queue, error=why)
         return _Read(message, None, dead)
 
@@ -192,15 +256,20 @@ class RetryIngest:
 
     async def _store(self, batch: list[_Read]) -> None:
         retries = [read.retry for read in batch if read.retry]
-        dead = [read.dead for read in batch if read.dead]
+        dead: dict[str, list[NewDeadMessage]] = {}
+        for read in batch:
+            if read.dead:
+                dead.setdefault(read.dead_of, []).append(read.dead)
         stored: Counter[str] = Counter()
         async with transaction(await self._database.pool(), self._tenant) as connection:
             if retries:
                 stored = await put_retries(connection, self._tenant, retries)
-            if dead:
-                await put_dead(connection, self._tenant, self._settings.retry_queue, dead)
+            # In the order of their names, so that two writers never wait for each other.
+            for owner, messages in sorted(dead.items()):
+                await go_over_to(connection, owner)
+                await put_dead(connection, owner, self._settings.retry_queue, messages)
         self._metrics.scheduled(stored)
-        self._metrics.malformed(len(dead))
+        self._metrics.malformed(sum(map(len, dead.values())))
 
     async def _store_apart(self, batch: list[_Read], error: asyncpg.PostgresError) -> None:
         """Halve a batch that the database refuses until the message is found that it refuses it for."""
@@ -212,10 +281,3 @@ class RetryIngest:
             raise error
         else:
             await self._store_patiently([self._malformed(batch[0].message, f"cannot be stored: {error}")])
-
-
-def _carrier(message: DeliveredMessage) -> dict[str, str]:
-    """Return what names the trace that a message belongs to."""
-    headers = message.header.properties.headers or {}
-    named = headers.get("traceparent")
-    return {"traceparent": named} if isinstance(named, str) else {}

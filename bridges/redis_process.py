@@ -43,7 +43,7 @@ async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterat
 def _stream(url: str, events: EventSettings) -> EventStream:
     consumer = f"{socket.gethostname()}-{os.getpid()}-{new_request_id()[-8:]}"
     try:
-        return EventStream.connect(url, events.stream, group=events.group, consumer=consumer)
+        return EventStream.connect(url, events.stream, group=events.group, consumer=consumer, kept=events.kept)
     except ValueError as error:
         # Not the address itself: it may hold a password.
         raise InvalidInput("REDIS_URL: not an address like redis://user:password@host:6379/0") from error

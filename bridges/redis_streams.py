@@ -15,8 +15,10 @@ from typing import Final, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from bridges.event_stream import Entry, EventStream, is_group_gone
-from bridges.intake import Intake, Message, Verdict, judge
-from redrive.errors import StepError, Terminal
+from bridges.intake import Intake, Message, Problem, Verdict, judge
+from bridges.labels import Labels, labels_of, tenant_name
+from redrive.errors import InvalidInput, StepError, Terminal
+from redrive.events import Envelope
 from redrive.logs import get_logger
 from redrive.policy import EVENT, Curve, FullJitter, RetryPolicy
 from store.database import Database
@@ -133,29 +135,43 @@ class RedisBridge:
 
     async def _handle(self, entry: Entry) -> None:
         """Make one entry safe, then acknowledge it."""
-        message = Message(self._stream.name, entry.id, entry.body, entry.carrier)
-        problem = await self._take(message, entry)
+        message = Message(
+            self._stream.name,
+            entry.id,
+            entry.body,
+            entry.carrier,
+            tenant=entry.tenant,
+            full_size=entry.size if entry.is_cut else None,
+        )
+        problem = await self._take(message, entry.deliveries)
         if problem:
-            error, tries = problem
-            tenant, dead_id = await self._until_done("database", lambda: self._intake.bury(message, error, tries))
+            tenant, dead_id = await self._until_done("database", lambda: self._intake.bury(message, problem))
             await self._until_done("redis", lambda: self._mirror(tenant, dead_id))
         await self._until_done("redis", lambda: self._stream.acknowledge(entry.id))
 
-    async def _take(self, message: Message, entry: Entry) -> tuple[Exception, int] | None:
-        """Try to take a message as often as its policy allows; return why it cannot be taken, and the tries."""
-        policy, tries = self._limits.policy, entry.deliveries
-        if tries > policy.max_attempts:
-            return _worn_out(tries - 1), tries - 1
+    async def _take(self, message: Message, deliveries: int) -> Problem | None:
+        """Take a message, or return why it cannot be taken. One that was delivered too often is not looked at."""
+        if deliveries > self._limits.policy.max_attempts:
+            return Problem(_worn_out(deliveries - 1), deliveries - 1, Labels(tenant_name(message.tenant)))
+        try:
+            envelope = await self._intake.read(message)
+        except InvalidInput as error:
+            return Problem(error, deliveries, labels_of(message.body, message.tenant))
+        failed = await self._accept(message, envelope, deliveries)
+        return Problem(*failed, self._intake.labels(envelope)) if failed else None
+
+    async def _accept(self, message: Message, envelope: Envelope, tries: int) -> tuple[Exception, int] | None:
+        """Try to make a message safe as often as its policy allows; return why it is not, and the tries."""
         while True:
             try:
-                await self._until_done("servers", lambda: self._intake.take(message))
+                await self._until_done("servers", lambda: self._intake.accept(message, envelope))
             except Stopping:
                 raise
             except Exception as error:
-                if judge(error) is Verdict.REFUSE or tries >= policy.max_attempts:
+                if judge(error) is Verdict.REFUSE or tries >= self._limits.policy.max_attempts:
                     return error, tries
                 await self._back_off(error, tries)
-                again = await self._until_done("redis", lambda: self._stream.deliver_again(entry.id))
+                again = await self._until_done("redis", lambda: self._stream.deliver_again(message.id))
                 tries = again or tries + 1
             else:
                 return None

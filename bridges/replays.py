@@ -19,7 +19,7 @@ from redrive import Redrive
 from redrive.client import ANSWER_TIMEOUT
 from redrive.contracts import Query, RunInput, StepSnapshot
 from redrive.dead_letters import Answer, LetterId, Mode, Replay, RunDocument
-from redrive.errors import EventNotFound, InvalidInput, RedriveError, RunNotFound, Unavailable
+from redrive.errors import EventNotFound, InvalidInput, RedriveError, RunNotFound, Unavailable, VersionChanged
 from redrive.keys import run_id_for_key
 from redrive.settings import Settings
 from redrive.starting import start_run
@@ -29,6 +29,8 @@ from store.dead_events import DeadEvent, Failure, get_dead_event, message_of
 from store.event_replays import NewReplay, put_replay, put_start
 from store.events import Projection, ProjectionStatus, StoredEvent, get_event, projections_of
 from store.orders import first_answer
+from store.quarantine import assign_dead_event, check_assignment
+from store.tenancy import QUARANTINE
 
 
 class Replayed(BaseModel):
@@ -91,22 +93,46 @@ class EventReplays:
         )
 
     async def dead_event(
-        self, tenant: str | None, dead_id: str, order: Replay, versions: frozenset[str] | None = None
+        self,
+        tenant: str | None,
+        dead_id: str,
+        order: Replay,
+        versions: frozenset[str] | None = None,
+        *,
+        assign_to: str | None = None,
     ) -> Answer:
-        """Try again to make a run of a message, from the stored message, in the tenant that has it."""
+        """Try again to make a run of a message, from the stored message, in the tenant that has it.
+
+        One in quarantine has none: it becomes that of `assign_to` first.
+        """
         pool = await self._database.pool()
         known = await get_dead_event(pool, tenant, dead_id)
         if known is None:
-            raise EventNotFound(
-                f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows those there are"
-            )
+            raise _no_dead_event(dead_id)
+        if check_assignment(known.tenant, assign_to):
+            known, versions = await self._assigned(known, assign_to or "", order, versions), None
         dead, answer = await begin_replay(pool, known, order, versions)
         return answer or await end_replay(pool, dead, await self._outcome(dead), order)
+
+    async def _assigned(
+        self, dead: DeadEvent, tenant: str, order: Replay, versions: frozenset[str] | None
+    ) -> DeadEvent:
+        """Take a dead event out of quarantine, and return it as the tenant has it."""
+        if versions is not None and str(dead.version) not in versions:
+            raise VersionChanged("dead event", status=dead.status, version=str(dead.version))
+        pool = await self._database.pool()
+        await assign_dead_event(pool, dead.id, tenant, order)
+        # Still in quarantine: it was closed there. The order says so, and is on record.
+        found = await get_dead_event(pool, tenant, dead.id) or await get_dead_event(pool, QUARANTINE, dead.id)
+        if found is None:
+            raise _no_dead_event(dead.id)
+        return found
 
     async def _outcome(self, dead: DeadEvent) -> Failure | tuple[str, str]:
         body = await message_of(await self._database.pool(), dead)
         try:
-            accepted = await self._intake.take(Message(dead.source_stream, dead.source_message_id, body), dead.tenant)
+            message = Message(dead.source_stream, dead.source_message_id, body, full_size=dead.full_size)
+            accepted = await self._intake.take(message, dead.tenant)
         except (RedriveError, RPCError) as error:
             return self._intake.failure(error, 1)
         return accepted.event_id, accepted.run_id
@@ -189,6 +215,10 @@ def make_replays(
     """Put together what carries out orders to replay events. It needs no broker."""
     intake = make_intake(redrive, database, settings, events)
     return EventReplays(client, settings.task_queue, redrive, database, intake)
+
+
+def _no_dead_event(dead_id: str) -> EventNotFound:
+    return EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows those there are")
 
 
 def _letter(record: Projection) -> LetterId:

@@ -16,6 +16,8 @@ from store.dead_messages import MessageKind, NewDeadMessage
 from store.retry_queue import DueRetry, NewRetry
 from store.text import clean
 
+# The header that says whose a message is, also of one that cannot be read.
+TENANT: Final = "x-tenant"
 LONGEST_WAIT: Final = timedelta(days=30)
 MOST_RETRIES: Final = 1000
 # Of AMQP: a routing key is a short string.
@@ -86,10 +88,13 @@ def error_text(text: str, redactor: Redactor) -> str:
     return clean(redactor.text(text[:ERROR_TEXT_LIMIT]))
 
 
-def dead_malformed(body: bytes, queue: str, reason: str, *, max_retries: int) -> NewDeadMessage:
+def dead_malformed(
+    body: bytes, queue: str, reason: str, *, max_retries: int, full_size: int | None = None
+) -> NewDeadMessage:
     """Make the record of a message that cannot be read. A replay puts it into its queue again, as it was."""
     # The same message, delivered again, is the same record.
-    digest = hashlib.sha256(queue.encode() + b"\0" + body).digest()
+    size = b"" if full_size is None else b"\0%d" % full_size
+    digest = hashlib.sha256(queue.encode() + b"\0" + body + size).digest()
     return NewDeadMessage(
         message_id=UUID(bytes=digest[:16], version=5),
         kind=MessageKind.MALFORMED,
@@ -98,6 +103,7 @@ def dead_malformed(body: bytes, queue: str, reason: str, *, max_retries: int) ->
         error_reason=reason,
         retry_count=0,
         max_retries=max_retries,
+        full_size=full_size,
     )
 
 

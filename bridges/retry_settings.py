@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redrive.connection import embedded_broker
-from redrive.contracts import Broker
+from redrive.contracts import MIB, Broker
 from redrive.policy import MESSAGE, RetryPolicy
 from redrive.settings import Settings
 
@@ -21,11 +21,33 @@ class RetrySettings(BaseSettings):
     service_name: str = Field(
         default="retry-scheduler", validation_alias="SERVICE_NAME", pattern=r"^[A-Za-z0-9._-]{1,64}$"
     )
+    http_host: str = Field(default="127.0.0.1", validation_alias="HTTP_HOST", min_length=1, max_length=255)
     http_port: int = Field(default=8086, validation_alias="HTTP_PORT", ge=0, le=65535)
     rabbitmq_url: SecretStr | None = Field(default=None, validation_alias="RABBITMQ_URL")
     retry_queue: str = Field(default="retry.scheduled", validation_alias="RETRY_QUEUE", min_length=1, max_length=255)
     manual_review_queue: str = Field(
         default="manual-review.pending", validation_alias="MANUAL_REVIEW_QUEUE", min_length=1, max_length=255
+    )
+    max_message_bytes: int = Field(
+        default=16 * MIB,
+        validation_alias="MAX_MESSAGE_BYTES",
+        ge=1024,
+        le=128 * MIB,
+        description="a larger one is refused",
+    )
+    kept_message_bytes: int = Field(
+        default=64 * 1024,
+        validation_alias="KEPT_MESSAGE_BYTES",
+        ge=0,
+        le=MIB,
+        description="what is kept of a message that is too large",
+    )
+    max_held_bytes: int = Field(
+        default=64 * MIB,
+        validation_alias="MAX_HELD_BYTES",
+        ge=MIB,
+        le=1024 * MIB,
+        description="messages that a bridge has taken and not stored",
     )
     default_max_retries: int = Field(default=3, validation_alias="DEFAULT_MAX_RETRIES", ge=0, le=1000)
     base_delay_ms: int = Field(default=2000, validation_alias="BASE_DELAY_MS", ge=1, le=86_400_000)

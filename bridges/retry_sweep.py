@@ -19,7 +19,7 @@ from pamqp import commands
 from temporalio import activity
 
 from bridges.amqp import BROKER_ERRORS, connected, ensure_queue, reason
-from bridges.retry_messages import dead_exhausted, for_review
+from bridges.retry_messages import TENANT, dead_exhausted, for_review
 from bridges.retry_metrics import RetryMetrics
 from bridges.retry_settings import RetrySettings
 from redrive.contracts import Activity, SweepOrder
@@ -99,15 +99,15 @@ class RetrySweeper:
                 return 0
             # Of its own, not of the sweep's, which goes on for as long as there is a bridge.
             with span("retry.send", "producer", carrier={}, count=len(due), tenant_id=tenant):
-                results = await self._send(channel, due)
+                results = await self._send(channel, due, tenant)
                 await self._settle(connection, tenant, [result for result in results if _is_known(result)])
         if not all(_is_known(result) for result in results):
             raise Unavailable("RabbitMQ went away before it confirmed all of a batch")
         return len(due)
 
-    async def _send(self, channel: Channel, due: Sequence[DueRetry]) -> list[_Result]:
+    async def _send(self, channel: Channel, due: Sequence[DueRetry], tenant: str) -> list[_Result]:
         """Send a batch and wait once for all of its confirmations."""
-        tasks = [asyncio.create_task(self._publish(channel, retry)) for retry in due]
+        tasks = [asyncio.create_task(self._publish(channel, retry, tenant)) for retry in due]
         try:
             _, late = await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
@@ -121,7 +121,9 @@ class RetrySweeper:
     def _target(self, retry: DueRetry) -> str:
         return self._settings.manual_review_queue if retry.exhausted else retry.original_queue
 
-    async def _publish(self, channel: Channel, retry: DueRetry) -> None:
+    async def _publish(self, channel: Channel, retry: DueRetry, tenant: str) -> None:
+        # One that could not be read comes back to us, and has to find its record again.
+        owner = {TENANT: tenant} if self._target(retry) == self._settings.retry_queue else {}
         made = retry.retry_count if retry.exhausted else retry.retry_count + 1
         await channel.basic_publish(
             for_review(retry) if retry.exhausted else retry.original_payload,
@@ -131,7 +133,7 @@ class RetrySweeper:
             properties=commands.Basic.Properties(
                 delivery_mode=_PERSISTENT,
                 message_id=str(retry.message_id),
-                headers={RETRY_COUNT: made, MAX_RETRIES: retry.max_retries, **trace_headers()},
+                headers={RETRY_COUNT: made, MAX_RETRIES: retry.max_retries, **owner, **trace_headers()},
             ),
             wait=False,
         )

@@ -20,6 +20,7 @@ from redrive.access import Principal, Right, Role
 from redrive.contracts import NAME_PATTERN
 from store.members import member_principal
 from store.sessions import session_principal
+from store.tenancy import QUARANTINE
 from store.tokens import PREFIX, token_principal
 
 CSRF_HEADER: Final = "X-CSRF-Token"
@@ -205,3 +206,26 @@ async def scope(
 
 
 Scope = Annotated[str | None, Depends(scope)]
+
+
+def broker_scope(
+    caller: Caller,
+    tenant: Scope,
+    quarantined: Annotated[bool, Query(description="for owners: only what is in quarantine")] = False,
+) -> str | None:
+    """Return whose messages of brokers a request is about: those of its tenant, or those that are in quarantine."""
+    if not quarantined:
+        return tenant
+    if caller.tenant is not None:
+        place = Place(place="query.quarantined", problem="for owners")
+        raise Refusal(
+            403,
+            "owners_only",
+            "query.quarantined: only owners see what is in quarantine",
+            "leave it out",
+            places=[place],
+        )
+    return QUARANTINE
+
+
+BrokerScope = Annotated[str | None, Depends(broker_scope)]

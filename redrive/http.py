@@ -1,11 +1,10 @@
 """Outbound HTTP: one call, bounded in time and size, with its key, and an error that says what to do about it.
 
-Never sends a token to another origin than the one it was configured for. Never puts headers, bodies' secrets or query
-values into a log line or an error.
+Never sends a token anywhere but below the base URL that it was configured for. Never puts headers, bodies' secrets or
+query values into a log line or an error.
 """
 
 import asyncio
-import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from datetime import timedelta
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from json import dumps
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
-from urllib.parse import unquote
 
 import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -26,11 +24,13 @@ from redrive.contracts import MIB
 from redrive.errors import Category, ServiceError, Terminal
 from redrive.header_values import header_problem
 from redrive.logs import Log, get_logger
+from redrive.network import PRIVATE, GuardedTransport
 from redrive.policy import SERVICE_CALL, RetryPolicy
 from redrive.redaction import Redactor
 from redrive.retry import with_retry
 from redrive.settings import ServiceSettings
 from redrive.tracing import mark_failed, note, span, trace_headers
+from redrive.urls import Outside, base_url, final_url, names_private, whole_url
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -41,7 +41,6 @@ REDIRECT_LIMIT: Final = 5
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Doing these twice does no harm by their definition (RFC 9110, 9.2.2), so they need no key to be tried again.
 _IDEMPOTENT_METHODS: Final = _SAFE_METHODS | {"PUT", "DELETE"}
-_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # The body of an error is worth a moment, not the rest of the deadline: its status already says what to do.
 _EXCERPT_PATIENCE: Final = 1.0
 _EXCERPT_BYTES: Final = 4 * EXCERPT_LIMIT
@@ -91,7 +90,9 @@ def new_http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(
         # Runs of all tenants share the pool: a cookie that one is given must not be sent for another.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
-        limits=httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30),
+        transport=GuardedTransport(
+            httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30)
+        ),
         timeout=SERVICE_CALL.timeout.total_seconds(),
     )
 
@@ -114,15 +115,20 @@ class ServiceClient:
     key_for: Callable[[str], str] | None = field(default=None, repr=False)
     retry: RetryPolicy | None = None
     services: Mapping[str, ServiceSettings] = field(default_factory=dict, repr=False)
+    private_addresses: bool = False
     response_limit: int = RESPONSE_LIMIT
     log: Log = field(default_factory=lambda: get_logger(__name__), repr=False)
 
     def __post_init__(self) -> None:
-        if self.base_url is not None and not re.match(r"(?i)https?://[^/?#\s]", self.base_url):
+        if self.base_url is None:
+            return
+        try:
+            base_url(self.base_url)
+        except Outside as error:
             raise Terminal(
-                f"base URL {_redactor.text(self.base_url)!r} is no http:// or https:// address; see REDRIVE_SERVICES",
+                f"base URL {_redactor.text(self.base_url)!r} {error}; see REDRIVE_SERVICES",
                 category=Category.MISSING_CONFIG,
-            )
+            ) from None
 
     def service(self, name: str) -> "ServiceClient":
         """Return a client for the configured service of that name."""
@@ -133,7 +139,8 @@ class ServiceClient:
                 f"no service {name!r} is configured (known: {known}); add it to REDRIVE_SERVICES",
                 category=Category.MISSING_CONFIG,
             )
-        return replace(self, base_url=settings.base_url, token=settings.token)
+        private = self.private_addresses or settings.private_addresses
+        return replace(self, base_url=settings.base_url, token=settings.token, private_addresses=private)
 
     @overload
     async def request(
@@ -213,14 +220,17 @@ class ServiceClient:
     ) -> "_Call":
         key = None if method in _SAFE_METHODS else options.get("idempotency_key") or self._key(operation)
         content = _encode(operation, options.get("json"))
-        url = self._url(operation, path)
+        base = base_url(self.base_url) if self.base_url is not None else None
+        url = self._url(base, operation, path)
         if params := options.get("params"):
             url = url.copy_merge_params(dict(params))
         return _Call(
             method=method,
+            base=base or url.copy_with(raw_path=b"/"),
             url=url,
             operation=operation,
             key=key,
+            private=self.private_addresses or (base is not None and names_private(base.host)),
             headers=self._headers(key, has_body=content is not None, extra=options.get("headers") or {}),
             content=content,
             timeout=options.get("timeout") or (self.retry or SERVICE_CALL).timeout,
@@ -248,20 +258,21 @@ class ServiceClient:
                 headers.update({name.encode(): _header_value(name, value)})
         return headers
 
-    def _url(self, operation: str, path: str) -> httpx.URL:
+    def _url(self, base: httpx.URL | None, operation: str, path: str) -> httpx.URL:
         try:
-            if self.base_url is None:
-                return _absolute(operation, path)
-            base = httpx.URL(self.base_url)
-            if _ABSOLUTE.match(path):
-                url = httpx.URL(path)
-            else:
-                _refuse_dots(operation, path)
-                url = httpx.URL(f"{self.base_url.rstrip('/')}/{path.lstrip('/')}")
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise Terminal(f"{operation}: {_redactor.text(path)!r} makes no valid URL: {error}") from error
-        if _origin(url) != _origin(base):
-            raise Terminal(f"{operation}: {_shown(url)} is not on {_shown(base)}, where this client may call")
+            url = whole_url(path) if base is None else final_url(base, path)
+        except Outside as error:
+            shown = f"{operation}: path {_redactor.text(path)!r}"
+            if base is None:
+                raise Terminal(
+                    f"{shown} {error}, and there is no base URL: use .service(name), or a whole http(s) URL",
+                    category=Category.MISSING_CONFIG,
+                ) from None
+            raise Terminal(f"{shown} {error}; this client may call what is below {_shown(base)}") from None
+        if base is None and not self.private_addresses and names_private(url.host):
+            raise Terminal(
+                f"{operation}: {_shown(url)} is private: use .service(name), or set REDRIVE_PRIVATE_ADDRESSES=true"
+            )
         return url
 
     async def _attempt(self, call: "_Call", log: Log) -> BaseModel | ServiceResponse:
@@ -309,7 +320,12 @@ class ServiceClient:
         headers.update(trace_headers())
         for _ in range(REDIRECT_LIMIT + 1):
             request = self.http.build_request(
-                call.method, url, headers=headers, content=call.content, timeout=call.timeout.total_seconds()
+                call.method,
+                url,
+                headers=headers,
+                content=call.content,
+                timeout=call.timeout.total_seconds(),
+                extensions={PRIVATE: call.private},
             )
             async with aclosing(await self.http.send(request, stream=True, follow_redirects=False)) as response:
                 if not response.has_redirect_location:
@@ -363,9 +379,11 @@ class _Call:
     """One call, ready to be made any number of times."""
 
     method: str
+    base: httpx.URL
     url: httpx.URL
     operation: str
     key: str | None
+    private: bool
     headers: httpx.Headers = field(repr=False)
     content: bytes | None = field(repr=False)
     timeout: timedelta
@@ -385,25 +403,6 @@ def _policy_for(call: _Call, policy: RetryPolicy) -> RetryPolicy:
     if not call.is_repeatable:
         changes |= {"max_attempts": 1, "per_category": {}}
     return policy.model_copy(update=changes)
-
-
-def _absolute(operation: str, path: str) -> httpx.URL:
-    if not re.match(r"(?i)https?://[^/?#\s]", path):
-        raise Terminal(
-            f"{operation}: {_redactor.text(path)!r} needs a base URL; use .service(name), or a whole http(s) URL",
-            category=Category.MISSING_CONFIG,
-        )
-    return httpx.URL(path)
-
-
-def _refuse_dots(operation: str, path: str) -> None:
-    segments = re.split(r"[/\\]", unquote(re.split(r"[?#]", path, maxsplit=1)[0]))
-    if ".." in segments:
-        raise Terminal(f"{operation}: path {_redactor.text(path)!r} must not leave the base URL by '..'")
-
-
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
 def _shown(url: httpx.URL) -> str:
@@ -446,12 +445,12 @@ def _parse(call: _Call, response: ServiceResponse, returns: type[M]) -> M:
 
 def _redirect_target(call: _Call, response: httpx.Response) -> httpx.URL:
     try:
-        target = response.url.join(response.headers["location"])
-    except httpx.InvalidURL:
-        target = None
-    if target is None or call.method not in {"GET", "HEAD"} or _origin(target) != _origin(call.url):
-        where = _shown(target) if target is not None else "an invalid URL"
-        problem = f"{call} answered {response.status_code}: a redirect to {where}, which is not followed"
+        target = final_url(call.base, str(response.url.join(response.headers["location"])))
+        why = f"of a {call.method}"
+    except (Outside, httpx.InvalidURL) as error:
+        target, why = None, f"that {error}" if isinstance(error, Outside) else "to an invalid URL"
+    if target is None or call.method not in {"GET", "HEAD"}:
+        problem = f"{call} answered {response.status_code}: a redirect {why}, which is not followed"
         raise ServiceError(problem, category=Category.PROVIDER_4XX, status=response.status_code)
     return target
 

@@ -24,6 +24,7 @@ class ServiceSettings(BaseModel):
 
     base_url: str
     token: SecretStr | None = None
+    private_addresses: bool = Field(default=False, description="whether its name may lead to a private address")
 
     @field_validator("token")
     @classmethod
@@ -96,6 +97,7 @@ class Settings(BaseSettings):
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
     approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
     user_header: str = Field(default="x-redrive-user", pattern=r"^[A-Za-z0-9-]{1,64}$")
+    private_addresses: bool = Field(default=False, description="whether any call of a step may go to a private address")
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)

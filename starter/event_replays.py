@@ -36,6 +36,7 @@ class Chosen:
     projectors: tuple[str, ...]
     tenant: str | None
     limit: int
+    assign_to: str | None = None
 
     @property
     def count_of_ways(self) -> int:
@@ -71,10 +72,14 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
         event_id = chosen.event_id
         return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projectors, order)}
     if chosen.dead_id:
-        return {chosen.dead_id: _dead_action(replays, pool, chosen.tenant, chosen.dead_id, order)}
+        return {
+            chosen.dead_id: _dead_action(
+                replays, pool, chosen.tenant, chosen.dead_id, order, assign_to=chosen.assign_to
+            )
+        }
     if chosen.dead:
         page = await list_dead_events(
-            pool, DeadEventFilter(tenant=chosen.tenant, status=DeadEventStatus.PENDING), chosen.limit
+            pool, DeadEventFilter(tenant=chosen.tenant, status=DeadEventStatus.PENDING, assigned=True), chosen.limit
         )
         return {row.id: _dead_action(replays, pool, row.tenant, row.id, order) for row in page.rows}
     records = await failed_projections(pool, chosen.tenant, chosen.limit)
@@ -88,9 +93,11 @@ async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: P
     return {f"{record.event_id} {record.projector}": action(index) for index, record in enumerate(records)}
 
 
-def _dead_action(replays: EventReplays, pool: Pool, tenant: str | None, dead_id: str, order: Replay) -> Action:
+def _dead_action(
+    replays: EventReplays, pool: Pool, tenant: str | None, dead_id: str, order: Replay, *, assign_to: str | None = None
+) -> Action:
     async def act() -> list[Replayed]:
-        answer = await replays.dead_event(tenant, dead_id, order)
+        answer = await replays.dead_event(tenant, dead_id, order, assign_to=assign_to)
         record = await get_dead_event(pool, tenant, dead_id)
         run_id = record.run_id if record else None
         return [Replayed(id=dead_id, run_id=run_id, accepted=answer.accepted, message=answer.message)]

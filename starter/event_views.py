@@ -21,7 +21,7 @@ _STYLES = {
     "pending": "bold red",
     "replaying": "yellow",
 }
-_MESSAGE_SHOWN = 4096
+MESSAGE_SHOWN = 4096
 
 
 def events_table(rows: Sequence[EventRow]) -> Table:
@@ -40,7 +40,7 @@ def event_story(event: StoredEvent, records: Sequence[Projection]) -> Group:
         Text(""),
         projections_table(records) if records else Text("no projector has ended yet", style="yellow"),
         Text(""),
-        plain(f"payload: {to_json(event.payload).decode()[:_MESSAGE_SHOWN]}"),
+        plain(f"payload: {to_json(event.payload).decode()[:MESSAGE_SHOWN]}"),
     )
 
 
@@ -56,14 +56,14 @@ def projections_table(records: Sequence[Projection]) -> Table:
 
 def dead_events_table(rows: Sequence[DeadEvent]) -> Table:
     """Return a list of dead messages."""
-    table = Table(
-        "dead event", "status", "stream", "message", "tries", "last try", "error", box=None, header_style="bold"
-    )
+    headers = ("dead event", "tenant", "status", "stream", "message", "tries", "last try", "error")
+    table = Table(*headers, box=None, header_style="bold")
     for row in rows:
         status = Text(row.status, style=_STYLES.get(row.status, ""))
         place = (plain(row.source_stream), plain(row.source_message_id))
         table.add_row(
             row.id,
+            row.tenant,
             status,
             *place,
             str(row.attempts),
@@ -78,5 +78,5 @@ def dead_event_story(dead: DeadEvent, message: str, audit: Sequence[AuditLine]) 
     lines = Table("when", "what", "who", "why", "request", box=None, header_style="bold")
     for line in reversed(audit):
         lines.add_row(*audit_facts(line))
-    error, text = plain(f"error: {dead.error}"), plain(f"message: {message[:_MESSAGE_SHOWN]}")
+    error, text = plain(f"error: {dead.error}"), plain(f"message: {message[:MESSAGE_SHOWN]}")
     return Group(dead_events_table([dead]), Text(""), error, text, Text(""), lines)

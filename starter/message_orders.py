@@ -9,11 +9,13 @@ from starter.records import open_records
 from starter.terminal import confirm, console
 from starter.views import print_json
 from store.dead_messages import DeadMessage, find_dead, parse_id
-from store.message_orders import give_order
+from store.message_orders import assigned, give_order
 from store.tenancy import Pool
 
 
-async def order_message(text: str, tenant: str | None, order: Replay | Discard, manner: Manner) -> None:
+async def order_message(
+    text: str, tenant: str | None, order: Replay | Discard, manner: Manner, assign_to: str | None = None
+) -> None:
     """Replay or discard a message, or say which one that would be."""
     if manner.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` tells what became of it")
@@ -23,7 +25,8 @@ async def order_message(text: str, tenant: str | None, order: Replay | Discard, 
             _print_plan(found, json=manner.json)
             return
         confirm(f"{order.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=manner.yes)
-        answer = await give_order(pool, found.tenant, found.message_id, order)
+        owner = await assigned(pool, found, assign_to, order) if isinstance(order, Replay) else found.tenant
+        answer = await give_order(pool, owner, found.message_id, order)
     if answer is None:
         raise _not_found(text)
     finish(answer, json=manner.json)

@@ -28,6 +28,9 @@ RequestId = Annotated[
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
 
 
+AssignTo = Annotated[str | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")]
+
+
 @dataclass(frozen=True)
 class Manner:
     """How a command is carried out."""

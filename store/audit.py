@@ -33,6 +33,7 @@ class Action(StrEnum):
     EVENT_REPLAY_REQUESTED = "event_replay_requested"
     EVENT_REPLAY_OUTCOME = "event_replay_outcome"
     EVENT_DISCARDED = "event_discarded"
+    ASSIGNED = "assigned"
     PROJECTORS_REPLAYED = "projectors_replayed"
     BULK_STARTED = "bulk_started"
     BULK_REFUSED = "bulk_refused"

@@ -6,18 +6,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.errors import Category
 from redrive.events import dead_event_id_for
 from store.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
 from store.records import Record
-from store.tenancy import Pool, reading, transaction
+from store.tenancy import QUARANTINE, Pool, reading, transaction
 from store.text import clean, json_text
 
 COLUMNS: Final = """
     id, tenant, source_stream, source_message_id, origin, event_type, dedupe_key, category, error_type, error, attempts,
-    last_attempt_at, status, event_id, run_id, mirrored_at, version, created_at, updated_at
+    last_attempt_at, status, event_id, run_id, full_size, mirrored_at, version, created_at, updated_at
 """
 
 
@@ -53,6 +53,7 @@ class NewDeadEvent(Failure):
     origin: str
     event_type: str | None = None
     dedupe_key: str | None = None
+    full_size: int | None = Field(default=None, description="bytes of a message of which only the beginning is kept")
 
 
 class DeadEvent(NewDeadEvent, Record):
@@ -141,6 +142,7 @@ class DeadEventFilter(BaseModel):
     tenant: str | None = None
     status: DeadEventStatus | None = None
     source_stream: str | None = None
+    assigned: bool = Field(default=False, description="only those that have a tenant, and are not in quarantine")
 
 
 async def list_dead_events(
@@ -149,9 +151,11 @@ async def list_dead_events(
     """Return the dead events that failed last, after the cursor of the page before."""
     check_limit(limit)
     query, place = Query(), read_cursor(cursor, chosen)
-    for column, value in chosen.model_dump().items():
+    for column, value in chosen.model_dump(exclude={"assigned"}).items():
         if value is not None:
             query.where(f"{column} = {{}}", clean(value))
+    if chosen.assigned:
+        query.where("tenant <> {}", QUARANTINE)
     if place is not None:
         query.where("(last_attempt_at, id) < ({}, {})", place.at, place.id)
     async with reading(pool, chosen.tenant) as connection:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from redrive.errors import InvalidInput
 from store.audit import SYSTEM, Action
@@ -46,6 +46,8 @@ class NewDeadMessage:
     error_reason: str
     retry_count: int
     max_retries: int
+    full_size: int | None = None
+    """Bytes of a message of which only the beginning is kept."""
 
 
 class DeadMessage(Record):
@@ -58,6 +60,7 @@ class DeadMessage(Record):
     source_queue: str
     original_queue: str
     payload_size: int
+    full_size: int | None = Field(default=None, description="bytes of a message of which only the beginning is kept")
     error_reason: str
     retry_count: int
     max_retries: int
@@ -110,14 +113,16 @@ def parse_id(text: str) -> UUID | None:
 # A message that is given up while its record is open, in a delivery that came twice, changes nothing.
 _PUT: Final = """
     INSERT INTO dead_messages AS known (tenant, message_id, kind, source_queue, original_queue, original_payload,
-                                        error_reason, retry_count, max_retries)
-    SELECT $1, message_id, kind, $2, queue, payload, reason, retry_count, max_retries
-    FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::integer[], $9::integer[])
-        AS given (message_id, kind, queue, payload, reason, retry_count, max_retries)
+                                        error_reason, retry_count, max_retries, full_size)
+    SELECT $1, message_id, kind, $2, queue, payload, reason, retry_count, max_retries, full_size
+    FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::integer[], $9::integer[],
+                $10::bigint[])
+        AS given (message_id, kind, queue, payload, reason, retry_count, max_retries, full_size)
     ON CONFLICT (tenant, message_id) DO UPDATE SET
         kind = excluded.kind, status = 'pending', original_queue = excluded.original_queue,
         original_payload = excluded.original_payload, error_reason = excluded.error_reason,
         retry_count = excluded.retry_count, max_retries = excluded.max_retries, cycle = known.cycle + 1,
+        full_size = excluded.full_size,
         last_failed_at = now(), updated_at = now()
     WHERE known.status <> 'pending'
     RETURNING message_id, cycle
@@ -143,6 +148,7 @@ async def put_dead(connection: Connection, tenant: str, source: str, messages: S
         [row.error_reason for row in rows],
         [row.retry_count for row in rows],
         [row.max_retries for row in rows],
+        [row.full_size for row in rows],
     )
     await connection.execute(
         AUDIT,
@@ -181,7 +187,7 @@ async def mark_replayed(connection: Connection, tenant: str, message_ids: Sequen
 
 _COLUMNS: Final = """
     tenant, message_id, kind, status, source_queue, original_queue, octet_length(original_payload) AS payload_size,
-    error_reason, retry_count, max_retries, cycle, replay_count, first_failed_at, last_failed_at
+    full_size, error_reason, retry_count, max_retries, cycle, replay_count, first_failed_at, last_failed_at
 """
 
 

@@ -8,11 +8,14 @@ import asyncpg
 from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
 from redrive.errors import VersionChanged
 from store.audit import Action
-from store.dead_messages import AUDIT, MessageStatus, audit_id, version_of
-from store.tenancy import Pool, transaction
+from store.dead_messages import AUDIT, DeadMessage, MessageStatus, audit_id, find_dead, version_of
+from store.quarantine import NEEDS_TENANT, assign_dead_message, check_assignment
+from store.tenancy import QUARANTINE, Pool, transaction
 from store.text import clean, json_text
 
-_LOCK: Final = "SELECT status, cycle FROM dead_messages WHERE tenant = $1 AND message_id = $2 FOR UPDATE"
+_LOCK: Final = """
+    SELECT tenant, status, cycle, full_size FROM dead_messages WHERE tenant = $1 AND message_id = $2 FOR UPDATE
+"""
 _ANSWERED: Final = """
     SELECT after -> 'answer' FROM audit_log WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
         AND action IN ('replay_requested', 'discarded', 'refused')
@@ -71,12 +74,27 @@ async def give_order(
     return answer
 
 
+async def assigned(pool: Pool, message: DeadMessage, assign_to: str | None, order: Replay) -> str:
+    """Return whose a message is that is to be replayed; one in quarantine becomes that of `assign_to`."""
+    if not check_assignment(message.tenant, assign_to):
+        return message.tenant
+    tenant = assign_to or ""
+    await assign_dead_message(pool, message.message_id, tenant, order)
+    # One that was closed in quarantine stays there, and refuses the order by its status.
+    return tenant if await find_dead(pool, tenant, message.message_id) else QUARANTINE
+
+
 def _judge(known: asyncpg.Record, order: Replay | Discard) -> tuple[Answer, Action]:
     status = MessageStatus(known["status"])
     if status is not MessageStatus.PENDING:
         past = "replayed" if isinstance(order, Replay) else "discarded"
         why = f"the message is {status}: only one that is pending can be {past}"
         return _answer(order, LetterStatus(status), why, accepted=False), Action.REFUSED
+    if isinstance(order, Replay) and known["full_size"] is not None:
+        why = f"it had {known['full_size']} bytes, and only the beginning is kept: have it sent again, smaller"
+        return _answer(order, LetterStatus(status), why, accepted=False), Action.REFUSED
+    if isinstance(order, Replay) and known["tenant"] == QUARANTINE:
+        return _answer(order, LetterStatus(status), NEEDS_TENANT, accepted=False), Action.REFUSED
     if isinstance(order, Replay):
         return _answer(order, LetterStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
     return _answer(order, LetterStatus.DISCARDED, "discarded"), Action.DISCARDED

@@ -13,8 +13,11 @@ from uuid import UUID
 
 import asyncpg
 
+from redrive.contracts import MIB
 from store.tenancy import Connection, Pool, transaction
 
+# What a batch of payloads may have together.
+BATCH_BYTES: Final = 16 * MIB
 _PUT: Final = """
     INSERT INTO retry_queue AS known (tenant, message_id, original_payload, original_queue, error_reason, retry_count,
                                       max_retries, next_retry_at)
@@ -30,10 +33,20 @@ _PUT: Final = """
     WHERE known.status = 'pending' AND known.retry_count < excluded.retry_count
     RETURNING original_queue
 """
+# The sizes are known without reading the payloads. Those beyond the last one that fits are locked, and left.
 _TAKE: Final = """
+    WITH due AS MATERIALIZED (
+        SELECT id, message_id, original_payload, original_queue, error_reason, retry_count, max_retries, status,
+               next_retry_at
+        FROM retry_queue WHERE tenant = $1 AND next_retry_at <= now()
+        ORDER BY next_retry_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    ), sized AS (
+        SELECT *, sum(octet_length(original_payload)) OVER (ORDER BY next_retry_at, id) AS up_to,
+               row_number() OVER (ORDER BY next_retry_at, id) AS place
+        FROM due
+    )
     SELECT id, message_id, original_payload, original_queue, error_reason, retry_count, max_retries, status
-    FROM retry_queue WHERE tenant = $1 AND next_retry_at <= now()
-    ORDER BY next_retry_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    FROM sized WHERE place = 1 OR up_to <= $3 ORDER BY next_retry_at, id
 """
 _REMOVE: Final = """
     DELETE FROM retry_queue WHERE id = ANY($1)
@@ -121,9 +134,12 @@ async def put_retries(connection: Connection, tenant: str, retries: Sequence[New
     return Counter(row["original_queue"] for row in stored)
 
 
-async def take_due(connection: Connection, tenant: str, limit: int) -> list[DueRetry]:
-    """Lock the messages that are due, the oldest first, until the transaction ends. Those of other takers are left."""
-    return [DueRetry(**row) for row in await connection.fetch(_TAKE, tenant, limit)]
+async def take_due(connection: Connection, tenant: str, limit: int, most_bytes: int = BATCH_BYTES) -> list[DueRetry]:
+    """Lock the messages that are due, the oldest first, until the transaction ends. Those of other takers are left.
+
+    So many that their payloads have `most_bytes` together, and at least one.
+    """
+    return [DueRetry(**row) for row in await connection.fetch(_TAKE, tenant, limit, most_bytes)]
 
 
 async def remove(connection: Connection, ids: Sequence[int]) -> list[Sent]:

@@ -17,6 +17,9 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 # Whatever one statement can be sent to.
 Executor: TypeAlias = "asyncpg.Pool[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+# Where messages are filed of which nobody can tell whose they are. No tenant can have this name (`NAME_PATTERN`): only
+# owners, who read the rows of all tenants, see these.
+QUARANTINE: Final = "(quarantine)"
 _EVERY_TENANT: Final = "*"
 _ENTER: Final = "SELECT set_config('redrive.tenant', $1, true)"
 _UNHURRIED: Final = ", set_config('synchronous_commit', 'off', true)"
@@ -42,6 +45,12 @@ async def transaction(
         else:
             await connection.execute(_ENTER + _UNHURRIED if repeatable else _ENTER, tenant)
         yield connection
+
+
+async def go_over_to(connection: Connection, tenant: str) -> None:
+    """Let the rest of a transaction see, and write, the rows of another tenant."""
+    _check_is_one(tenant)
+    await connection.execute(_ENTER, tenant)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from pydantic import Field
 from console.problems import MEDIA_TYPE, Refusal
 from console.schema import PROBLEM
 from redrive.access import Principal
-from redrive.contracts import Message, Text255
+from redrive.contracts import Message, Name, Text255
 from redrive.dead_letters import Answer, Reason
 from redrive.errors import OrderRefused
 from redrive.keys import new_request_id
@@ -47,6 +47,14 @@ class Ordering(Message):
     reason: Reason = Field(description="why; kept in the audit log")
     request_id: Text255 | None = Field(
         default=None, description="the same id again is the same order, carried out once and answered alike"
+    )
+
+
+class AssigningOrder(Ordering):
+    """An order that may take what it is about out of quarantine."""
+
+    assign_to: Name | None = Field(
+        default=None, description="whose it is; needed for one that is in quarantine, which only owners see"
     )
 
 

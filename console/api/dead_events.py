@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from console.api.answers import Listed, Ordering, accepted, identity, refusals
+from console.api.answers import AssigningOrder, Listed, Ordering, accepted, identity, refusals
 from console.api.versions import Versions, etag
 from console.contents import SHOWN, Content, content
 from console.desk import Desk, TheDesk
-from console.security import Operator, Reader, Scope
+from console.security import BrokerScope, Operator, Reader
 from redrive.access import Principal, Right
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letters import Answer, Discard, Replay
@@ -37,6 +37,7 @@ class DeadEventPage(Message):
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
     status: DeadEventStatus | None = None
     stream: str | None = Field(default=None, description="only those that came from this stream")
+    quarantined: bool = Field(default=False, description="for owners: only those that have no tenant")
     limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
     cursor: str | None = None
 
@@ -57,7 +58,7 @@ class DeadEventDetail(DeadEvent):
 
 @router.get("", responses=refusals(400))
 async def dead_events(
-    desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[DeadEventPage, Query()]
+    desk: TheDesk, _caller: Reader, tenant: BrokerScope, choice: Annotated[DeadEventPage, Query()]
 ) -> DeadEvents:
     """List messages that could not become a run, the newest failure first."""
     chosen = DeadEventFilter(tenant=tenant, status=choice.status, source_stream=choice.stream)
@@ -65,7 +66,7 @@ async def dead_events(
     return DeadEvents(dead_events=page.rows, cursor=page.cursor)
 
 
-async def find_dead_event(desk: TheDesk, tenant: Scope, dead_id: str) -> DeadEvent:
+async def find_dead_event(desk: TheDesk, tenant: BrokerScope, dead_id: str) -> DeadEvent:
     """Return a dead event of this tenant; one of another tenant is not there."""
     record = await get_dead_event(await desk.pool(), tenant, dead_id)
     if record is None:
@@ -90,10 +91,10 @@ async def dead_event(desk: TheDesk, caller: Reader, record: Found, response: Res
 
 
 @router.post("/{dead_id}/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
+async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
     """Try again to make a run of a message, from the stored message. 409: it still cannot become one."""
-    order = Replay(**identity(caller, wanted))
-    return accepted(await (await desk.event_replays()).dead_event(record.tenant, record.id, order, seen))
+    order, replays = Replay(**identity(caller, wanted)), await desk.event_replays()
+    return accepted(await replays.dead_event(record.tenant, record.id, order, seen, assign_to=wanted.assign_to))
 
 
 @router.post("/{dead_id}/ignore", status_code=202, responses=_REFUSALS)

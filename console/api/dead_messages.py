@@ -5,19 +5,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from console.api.answers import Listed, Ordering, accepted, identity, refusals
+from console.api.answers import AssigningOrder, Listed, Ordering, accepted, identity, refusals
 from console.api.versions import Versions, etag
 from console.contents import SHOWN, Content, content
 from console.desk import Desk, TheDesk
 from console.problems import Place, unacceptable
-from console.security import Operator, Reader, Scope
+from console.security import BrokerScope, Operator, Reader
 from redrive.access import Principal, Right
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import MessageNotFound
 from store.dead_letter_lists import audit_trail
 from store.dead_messages import DeadMessage, MessageFilter, MessageStatus, find_dead, list_dead, parse_id, read_payload
-from store.message_orders import give_order
+from store.message_orders import assigned, give_order
 from store.paging import LARGEST_PAGE
 from store.records import AuditEntry
 
@@ -31,6 +31,7 @@ class MessagePage(Message):
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
     status: MessageStatus | None = None
     queue: str | None = Field(default=None, description="only those that came from this queue")
+    quarantined: bool = Field(default=False, description="for owners: only those that have no tenant")
     limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
     cursor: str | None = None
 
@@ -51,7 +52,7 @@ class MessageDetail(DeadMessage):
 
 @router.get("", responses=refusals(400))
 async def dead_messages(
-    desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[MessagePage, Query()]
+    desk: TheDesk, _caller: Reader, tenant: BrokerScope, choice: Annotated[MessagePage, Query()]
 ) -> DeadMessages:
     """List messages that were given up, the newest failure first."""
     chosen = MessageFilter(tenant=tenant, status=choice.status, queue=choice.queue)
@@ -59,7 +60,7 @@ async def dead_messages(
     return DeadMessages(dead_messages=page.rows, cursor=page.cursor)
 
 
-async def find_message(desk: TheDesk, tenant: Scope, message_id: str) -> DeadMessage:
+async def find_message(desk: TheDesk, tenant: BrokerScope, message_id: str) -> DeadMessage:
     """Return a dead message of this tenant; one of another tenant is not there."""
     known = parse_id(message_id)
     found = await find_dead(await desk.pool(), tenant, known) if known else []
@@ -87,9 +88,11 @@ async def dead_message(desk: TheDesk, caller: Reader, record: Found, response: R
 
 
 @router.post("/{message_id}/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
+async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
     """Send a message again, now, with its retries counted from the start."""
-    return await _give(desk, record, Replay(**identity(caller, wanted)), seen)
+    order = Replay(**identity(caller, wanted))
+    owner = await assigned(await desk.pool(), record, wanted.assign_to, order)
+    return await _give(desk, record.model_copy(update={"tenant": owner}), order, seen)
 
 
 @router.post("/{message_id}/ignore", status_code=202, responses=_REFUSALS)

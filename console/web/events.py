@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from console.api import dead_events, stored_events
 from console.desk import TheDesk
-from console.security import Reader, Scope
+from console.security import Reader, Scope, broker_scope
 from console.web.render import show
 from console.web.routes import list_url, page_router, query_of, read_query
 from redrive.dead_letters import LetterId
@@ -22,7 +22,7 @@ PAGE: Final = 50
 class EventsAsked(BaseModel):
     """Which events an address asks for."""
 
-    view: Literal["dead", "failed", "all"] = "dead"
+    view: Literal["dead", "quarantine", "failed", "all"] = "dead"
     status: DeadEventStatus | Literal["all"] = DeadEventStatus.PENDING
     stream: str | None = None
     type: str | None = None
@@ -49,8 +49,9 @@ async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope)
         "statuses": list(DeadEventStatus),
         "url": list_url(request),
     }
-    if asked.view == "dead":
-        dead = await list_dead_events(pool, asked.dead(tenant), PAGE, asked.cursor)
+    if asked.view in {"dead", "quarantine"}:
+        whose = broker_scope(caller, tenant, quarantined=asked.view == "quarantine")
+        dead = await list_dead_events(pool, asked.dead(whose), PAGE, asked.cursor)
         return show(request, caller, "dead_events.html", rows=dead.rows, older=dead.cursor, **values)
     page = await list_events(pool, asked.stored(tenant), PAGE, asked.cursor)
     return show(request, caller, "events.html", rows=page.rows, older=page.cursor, **values)

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from console.api.dead_messages import Found, message_content
 from console.desk import TheDesk
-from console.security import Reader, Scope
+from console.security import BrokerScope, Reader
 from console.web.render import show
 from console.web.routes import list_url, page_router, query_of, read_query
 from store.dead_letter_lists import audit_trail
@@ -22,6 +22,7 @@ class MessagesAsked(BaseModel):
 
     status: MessageStatus | Literal["all"] = MessageStatus.PENDING
     queue: str | None = None
+    quarantined: bool = False
     cursor: str | None = None
 
     def filter(self, tenant: str | None) -> MessageFilter:
@@ -31,7 +32,7 @@ class MessagesAsked(BaseModel):
 
 
 @router.get("/messages")
-async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: BrokerScope) -> Response:
     """Show messages that were given up, the newest failure first."""
     asked = read_query(MessagesAsked, request)
     page = await list_dead(await desk.pool(), asked.filter(tenant), PAGE, asked.cursor)

@@ -14,6 +14,7 @@ from console.security import csrf_token
 from console.web import words
 from redrive.access import Principal, Right
 from redrive.keys import new_request_id
+from store.tenancy import QUARANTINE
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -58,7 +59,7 @@ templates.filters |= {
     "span": words.span,
     "when": words.when,
 }
-templates.globals |= {"new_request_id": new_request_id}
+templates.globals |= {"new_request_id": new_request_id, "quarantine": QUARANTINE}
 
 
 def show(request: Request, caller: Principal | None, template: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -11,7 +11,7 @@ from redrive.settings import read_settings
 from starter.errors import WrongUsage
 from starter.event_replays import Chosen, replay_events
 from starter.message_orders import order_message
-from starter.orders import By, Giving, Manner, RequestId, finish, made
+from starter.orders import AssignTo, By, Giving, Manner, RequestId, finish, made
 from starter.records import open_records
 from starter.replays import replay_letter
 from starter.terminal import Json, Yes, confirm
@@ -32,6 +32,7 @@ async def replay(
     event_id: str | None = None,
     projectors: str | None = None,
     tenant: str | None = None,
+    assign_to: AssignTo = None,
     reason: str = "events replay",
     by: By = None,
     request_id: RequestId = None,
@@ -79,7 +80,7 @@ async def replay(
     order = made(Replay, by=by, reason=reason, request_id=request_id)
     manner = Manner(yes=yes, dry_run=dry_run, wait=wait, json=json)
     if dlq and letter is not None and parse_id(letter):
-        await order_message(letter, tenant, order, manner)
+        await order_message(letter, tenant, order, manner, assign_to)
         return
     if dlq and letter is not None and not letter.startswith(DEAD_EVENT):
         await replay_letter(letter, order, manner)
@@ -93,7 +94,10 @@ async def replay(
         projectors=names,
         tenant=tenant,
         limit=limit,
+        assign_to=assign_to,
     )
+    if assign_to and not chosen.dead_id:
+        raise WrongUsage("--assign-to goes with one dead event or dead message: --dlq --id ID")
     if chosen.count_of_ways != 1 or (letter and not dlq) or (names and not event_id) or (status and chosen.is_one):
         raise WrongUsage(
             "say what to replay: --status failed, or --event-id ID [--projectors a,b], or --dlq --id ID, "

@@ -8,7 +8,7 @@ from cyclopts.validators import Number
 from redrive.errors import EventNotFound
 from redrive.redaction import Redactor
 from redrive.settings import read_settings
-from starter.event_views import dead_event_story, dead_events_table, event_story, events_table
+from starter.event_views import MESSAGE_SHOWN, dead_event_story, dead_events_table, event_story, events_table
 from starter.records import open_records
 from starter.terminal import Json, console, errors
 from starter.views import print_json
@@ -23,7 +23,7 @@ from store.dead_events import (
 )
 from store.events import EventFilter, get_event, list_events, projections_of
 from store.paging import LARGEST_PAGE
-from store.tenancy import Pool
+from store.tenancy import QUARANTINE, Pool
 
 app = App(name="events", help="Events from brokers: look at them, replay them, give dead ones up.")
 app.command("starter.commands.event_orders:replay")
@@ -76,6 +76,7 @@ async def dead(
     tenant: str | None = None,
     status: DeadEventStatus | None = None,
     stream: str | None = None,
+    quarantined: bool = False,
     limit: Limit = 20,
     cursor: str | None = None,
     json: Json = False,
@@ -94,12 +95,15 @@ async def dead(
         Only those with this status.
     stream
         Only those from this stream.
+    quarantined
+        Only those of which nobody can tell whose they are.
     limit
         How many at the most.
     cursor
         Where the page before ended, as it was printed there.
     """
-    chosen = DeadEventFilter(tenant=tenant, status=status, source_stream=stream)
+    whose = QUARANTINE if quarantined else tenant
+    chosen = DeadEventFilter(tenant=whose, status=status, source_stream=stream)
     async with open_records(read_settings()) as pool:
         page = await list_dead_events(pool, chosen, limit, cursor)
     if json:
@@ -141,7 +145,7 @@ async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = Fals
 
 
 async def _show_dead(pool: Pool, found: DeadEvent, redactor: Redactor, *, json: bool) -> None:
-    body = await message_of(pool, found)
+    body = await message_of(pool, found, MESSAGE_SHOWN)
     message = redactor.text(body.decode(errors="backslashreplace"))
     audit = await list_audit(pool, found.tenant, found.id)
     if json:

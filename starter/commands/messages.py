@@ -10,12 +10,13 @@ from rich.table import Table
 from redrive.dead_letters import Discard, Replay
 from redrive.settings import read_settings
 from starter.message_orders import find_message, order_message
-from starter.orders import Giving
+from starter.orders import AssignTo, Giving
 from starter.records import open_records
 from starter.terminal import Json, console, errors, plain
 from starter.views import moment, print_json
 from store.dead_messages import DeadMessage, MessageFilter, MessageStatus, list_dead, read_payload
 from store.paging import LARGEST_PAGE
+from store.tenancy import QUARANTINE
 
 app = App(name="messages", help="Messages that were given up: look at them, replay them, discard them.")
 
@@ -29,6 +30,7 @@ async def list_messages(
     tenant: str | None = None,
     status: MessageStatus | None = None,
     queue: str | None = None,
+    quarantined: bool = False,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
     cursor: str | None = None,
     json: Json = False,
@@ -47,13 +49,16 @@ async def list_messages(
         Only those with this status.
     queue
         Only those that came from this queue.
+    quarantined
+        Only those of which nobody can tell whose they are.
     limit
         How many at the most.
     cursor
         Where the page before ended, as it was printed there.
     """
+    chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
     async with open_records(read_settings()) as pool:
-        page = await list_dead(pool, MessageFilter(tenant=tenant, status=status, queue=queue), limit, cursor)
+        page = await list_dead(pool, chosen, limit, cursor)
     if json:
         print_json({"messages": page.rows, "cursor": page.cursor})
         return
@@ -104,7 +109,7 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
 
 
 @app.command
-async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
+async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_to: AssignTo = None) -> None:
     """Send a message again, now, with its retries counted from the start. One that could not be read goes where it
     came from, as it was.
 
@@ -112,7 +117,7 @@ async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
 
     `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
     """
-    await order_message(message, tenant, how.order(Replay), how.manner)
+    await order_message(message, tenant, how.order(Replay), how.manner, assign_to)
 
 
 @app.command(name=["discard", "ignore"])

@@ -63,7 +63,9 @@ class RabbitLab(BridgeLab):
 
     async def refused(self) -> int:
         async with Database(self._url) as database:
-            page = await list_dead(await database.pool(), MessageFilter(tenant=self._names.tenant), limit=10)
+            page = await list_dead(
+                await database.pool(), MessageFilter(queue=self._names.settings.retry_queue), limit=10
+            )
         return len(page.rows)
 
     async def held(self) -> int:

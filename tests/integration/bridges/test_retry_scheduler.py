@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import httpx
+import psutil
 import pytest
 from aiormq.abc import DeliveredMessage
 from temporalio.client import Client
@@ -16,7 +17,9 @@ from bridges.retry_message_pb2 import RetryMessage
 from bridges.retry_settings import RetrySettings
 from redrive.contracts import Workflow
 from redrive.dead_letters import Discard, Replay
+from redrive.errors import InvalidInput
 from redrive.settings import Settings
+from store.audit_lists import list_audit
 from store.database import Database
 from store.dead_messages import (
     DeadMessage,
@@ -26,8 +29,10 @@ from store.dead_messages import (
     find_dead,
     list_dead,
 )
-from store.message_orders import give_order
+from store.message_orders import assigned, give_order
+from store.quarantine import NEEDS_TENANT
 from store.retry_queue import depth
+from store.tenancy import QUARANTINE
 from tests.conftest import eventually
 from tests.integration.bridges.conftest import Names
 from tests.integration.bridges.rabbit import RabbitServer, retry_message
@@ -62,11 +67,13 @@ class Desk:
         await eventually(all_there, within=PATIENCE)
         return messages
 
-    async def dead(self, status: MessageStatus = MessageStatus.PENDING) -> DeadMessage:
-        """Wait for a dead message."""
+    async def dead(self, status: MessageStatus = MessageStatus.PENDING, *, unread: bool = False) -> DeadMessage:
+        """Wait for a dead message of the tenant, or for one of the queue that could not be read."""
 
         async def there() -> DeadMessage | None:
             wanted = MessageFilter(tenant=self.names.tenant, status=status)
+            if unread:
+                wanted = MessageFilter(queue=self.names.settings.retry_queue, status=status)
             page = await list_dead(await self.database.pool(), wanted, 10)
             return page.rows[0] if page.rows else None
 
@@ -187,21 +194,30 @@ async def test_queue_that_does_not_exist_is_a_failure_and_not_a_loss(running: De
 
 
 async def test_poison_is_kept_and_a_replay_puts_it_where_it_came_from(running: Desk) -> None:
-    """A message that cannot be read has a record that names the field; replayed unmended, it is open again."""
+    """A message that cannot be read is in quarantine, with the field; a tenant's, and unmended, it is open again."""
     await running.send(1, retry_count=-1)
-    dead = await running.dead()
+    dead = await running.dead(unread=True)
     assert (dead.kind, dead.error_reason) == (MessageKind.MALFORMED, "retry_count -1 is not from 0 to 1000")
+    assert dead.tenant == QUARANTINE
     order = Replay(request_id="again", requested_by="ada", reason="a try")
     pool = await running.database.pool()
-    answer = await give_order(pool, dead.tenant, dead.message_id, order)
+    refused = await give_order(pool, dead.tenant, dead.message_id, order)
+    assert refused is not None
+    assert (refused.accepted, refused.message) == (False, NEEDS_TENANT)
+    order = order.model_copy(update={"request_id": "assigned"})
+    assert await assigned(pool, dead, running.names.tenant, order) == running.names.tenant
+    answer = await give_order(pool, running.names.tenant, dead.message_id, order)
     assert answer is not None
     assert answer.accepted
 
     async def open_again() -> bool:
-        (found,) = await find_dead(pool, dead.tenant, dead.message_id)
-        return found.cycle == 2 and found.status is MessageStatus.PENDING
+        (found,) = await find_dead(pool, None, dead.message_id)
+        return (found.tenant, found.cycle, found.status) == (running.names.tenant, 2, MessageStatus.PENDING)
 
     await eventually(open_again, within=PATIENCE)
+    for tenant in (QUARANTINE, running.names.tenant):
+        actions = [line.action for line in await list_audit(pool, tenant, dead.id)]
+        assert "assigned" in actions
 
 
 async def test_health_and_metrics_are_served(running: Desk) -> None:
@@ -220,6 +236,22 @@ async def test_health_and_metrics_are_served(running: Desk) -> None:
     assert await running.metric(f"retries_scheduled_total{{{labels}}}") == 2
     assert await running.metric("retry_drift_seconds_count") == 2
     assert "\nretry_queue_depth 0.0" in (await running.http.get("/metrics")).text
+
+
+async def test_health_is_served_to_this_machine_alone(running: Desk) -> None:
+    """By default neither health nor metrics, which ask nobody who they are, can be read from elsewhere."""
+    port = running.http.base_url.port
+    listening = [each for each in psutil.Process().net_connections(kind="inet") if each.laddr.port == port]
+    assert {each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+async def test_address_that_is_not_ours_is_refused_by_name(settings: Settings, names: Names, host: str) -> None:
+    """A sentence names both settings."""
+    retry = names.settings.model_copy(update={"http_host": host})
+    with pytest.raises(InvalidInput, match=f"HTTP_HOST={host} HTTP_PORT=0"):
+        async with open_bridge(settings, retry, names.tenant):
+            pass
 
 
 async def test_sweep_that_somebody_ended_is_started_again(running: Desk, temporal: Client) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiormq
+import psutil
 import pytest
 from pamqp import commands
 
@@ -115,6 +116,18 @@ def test_up_brings_each_broker_with_its_bridge(up: Up) -> None:
     children = {"redis", "bridge-redis", "rabbitmq-names", "rabbitmq", "bridge-rabbitmq"}
     assert children <= set(stack(up)["children"])
     assert set(stack(up)["brokers"]) == {"redis", "rabbitmq"}
+
+
+def test_nothing_listens_beyond_the_machine(up: Up) -> None:
+    """Servers, console, bridges and their helpers take connections from the loopback address alone."""
+    places = {
+        (process.name(), each.laddr.ip)
+        for process in up.family()
+        for each in process.net_connections(kind="inet")
+        if each.status == psutil.CONN_LISTEN
+    }
+    assert len(places) >= 6
+    assert {place for place in places if place[1] not in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}} == set()
 
 
 def test_up_says_where_the_brokers_are(up: Up) -> None:

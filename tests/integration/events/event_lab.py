@@ -95,8 +95,8 @@ class EventLab:
         return page.rows
 
     async def dead(self) -> list[DeadEvent]:
-        """Return the records of messages that could not become a run."""
-        page = await list_dead_events(await self.database.pool(), DeadEventFilter(tenant=self.tenant), 1000)
+        """Return the records of the stream's messages that could not become a run, whosever they are."""
+        page = await list_dead_events(await self.database.pool(), DeadEventFilter(source_stream=self.stream), 1000)
         return page.rows
 
     async def dead_entries(self) -> list[dict[str, str]]:

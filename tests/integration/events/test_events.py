@@ -18,6 +18,7 @@ from store.audit_lists import list_audit
 from store.dead_event_orders import discard
 from store.dead_events import DeadEventStatus
 from store.events import EventRow, Projection
+from store.tenancy import QUARANTINE
 from tests.conftest import eventually
 from tests.integration.events.event_lab import EventLab, envelope
 from tests.integration.events.projectors import AWAY, WRONG, Tables, register
@@ -189,7 +190,7 @@ async def test_poison_is_recorded_and_put_on_the_dead_letter_stream(lab: EventLa
     first = entries[ids[0]]
     assert first["event"] == "{"
     assert first["origin"] == lab.stream
-    assert (first["class"], first["attempts"], first["tenant"]) == ("validation", "1", lab.tenant)
+    assert (first["class"], first["attempts"], first["tenant"]) == ("validation", "1", QUARANTINE)
     assert first["reason"] == rows[ids[0]].error
     assert await lab.stored() == []
 
@@ -242,7 +243,7 @@ async def test_dead_event_is_replayed_once_its_pipeline_is_there(
 
 async def test_discarded_event_stays_where_it_is(lab: EventLab, replays: EventReplays) -> None:
     """An operator gives a message up: who and why is in the audit log, and it cannot be replayed."""
-    await lab.put("{")
+    await lab.put(f'{{"tenant": "{lab.tenant}", "type"')
     await eventually(lab.is_done)
     (dead,) = await lab.dead()
     pool = await lab.database.pool()

@@ -14,10 +14,14 @@ from redrive.settings import Settings, read_environment
 # DATABASE_URL is one of all processes; it is in redrive/settings.py.
 VARIABLES = {
     "SERVICE_NAME": "retry-scheduler",
+    "HTTP_HOST": "127.0.0.1",
     "HTTP_PORT": 8086,
     "RABBITMQ_URL": None,
     "RETRY_QUEUE": "retry.scheduled",
     "MANUAL_REVIEW_QUEUE": "manual-review.pending",
+    "MAX_MESSAGE_BYTES": 16 * 1024 * 1024,
+    "KEPT_MESSAGE_BYTES": 64 * 1024,
+    "MAX_HELD_BYTES": 64 * 1024 * 1024,
     "DEFAULT_MAX_RETRIES": 3,
     "BASE_DELAY_MS": 2000,
     "MAX_DELAY_MS": 60000,

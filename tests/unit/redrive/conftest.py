@@ -37,6 +37,7 @@ class Server:
     url: str = ""
     received: list[Received] = field(default_factory=list)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
+    otherwise: Answer | None = None
     called: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on(self, path: str, *answers: Answer) -> None:
@@ -48,7 +49,8 @@ class Server:
             request = await _read(reader)
             self.received.append(request)
             self.called.set()
-            answers = self.answers[request.target.partition("?")[0]]
+            place = request.target.partition("?")[0]
+            answers = [self.otherwise] if self.otherwise else self.answers[place]
             await (answers.pop(0) if len(answers) > 1 else answers[0])(request, writer)
             await writer.drain()
         writer.close()

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel, SecretStr
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
@@ -20,6 +21,7 @@ from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, ServiceClient, ServiceRe
 from redrive.policy import NoJitter, RetryPolicy
 from redrive.settings import ServiceSettings
 from tests.unit.redrive.conftest import Server, endless, hang, raw, reply, reset
+from tests.unit.redrive.test_urls import PATHS, read_by_a_server
 
 SECRET = "Zq-secret-token"
 SHORT = timedelta(milliseconds=150)
@@ -323,16 +325,77 @@ async def test_redirect_of_a_write_is_not_followed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["http://evil.test/x", "https://127.0.0.1/", "ftp://127.0.0.1/", "../x", "a/%2e%2e/x", "a\\..\\x", "\x00"]
+    "path",
+    [
+        *("http://evil.test/x", "https://127.0.0.1/", "ftp://127.0.0.1/", "//evil.test/x", "../x", "a/%2e%2e/x"),
+        *("a\\..\\x", "\x00", "a/%252e%252e/x", "a/..;/x", "a/\uff0e\uff0e/x"),
+    ],
 )
 async def test_path_cannot_leave_the_base_url(stage: Stage, path: str) -> None:
     """A path that names another origin, or climbs out of the base path, is refused before anything is sent."""
-    with pytest.raises(Terminal):
+    with pytest.raises(Terminal, match="read: ") as caught:
         await stage.client().get(path, operation="read")
+    assert caught.value.category is Category.VALIDATION
     assert stage.server.received == []
 
 
-@pytest.mark.parametrize("path", ["//evil.test/x", "@evil.test/x", "/x?next=http://evil.test/../y", ":80/x"])
+@given(path=PATHS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_nothing_outside_of_the_base_path_arrives(stage: Stage, path: str) -> None:
+    """A real server sees requests below the base path alone, whatever a payload puts into the path."""
+    stage.server.otherwise = reply(200, {})
+    stage.server.received.clear()
+    client = stage.client(base_url=f"{stage.server.url}/v1/acme")
+    try:
+        await client.get(path.replace("api.example.com", stage.server.url.partition("://")[2]), operation="read")
+    except Terminal:
+        assert stage.server.received == []
+    else:
+        [request] = stage.server.received
+        assert request.target.startswith("/v1/acme")
+        assert all(f"{reading}/".startswith("/v1/acme/") for reading in read_by_a_server(request.target))
+
+
+@pytest.mark.parametrize("path", ["{url}/admin", "{url}/v1/acme/../../admin", "{url}/v1/acmes"])
+async def test_absolute_url_outside_of_the_base_path_is_refused(stage: Stage, path: str) -> None:
+    """The token is for a part of a service, and is shown to no other part of it."""
+    with pytest.raises(Terminal, match="may call what is below"):
+        await stage.client(base_url=f"{stage.server.url}/v1/acme").get(
+            path.format(url=stage.server.url), operation="read"
+        )
+    assert stage.server.received == []
+
+
+@pytest.mark.parametrize("location", ["/admin", "../../admin", "/v1/acme/%2e%2e/%2e%2e/admin", "//u:p@127.0.0.1/"])
+async def test_redirect_out_of_the_base_path_is_not_followed(stage: Stage, location: str) -> None:
+    """A service's redirect goes through the same check as a path."""
+    stage.server.on("/v1/acme/x", reply(302, location=location))
+    error = await failure(stage, client=stage.client(base_url=f"{stage.server.url}/v1/acme"))
+    assert (error.status, error.category) == (302, Category.PROVIDER_4XX)
+    assert len(stage.server.received) == 1
+
+
+async def test_private_address_needs_a_base_url_that_is_one(stage: Stage) -> None:
+    """A whole URL, or a public name, that leads to a private address is refused when it is connected to."""
+    stage.server.on("/x", reply(200, {}))
+    disguised = stage.server.url.replace("127.0.0.1", "0x7f.0.0.1")
+    for client, path in (
+        (stage.client(base_url=None), f"{stage.server.url}/x"),
+        (stage.client(base_url=None), f"{disguised}/x"),
+        (stage.client(base_url=disguised), "/x"),
+    ):
+        with pytest.raises(Terminal, match="REDRIVE_PRIVATE_ADDRESSES=true") as caught:
+            await client.get(path, operation="read")
+        assert caught.value.category is Category.VALIDATION
+    assert stage.server.received == []
+    service = ServiceSettings(base_url=disguised, private_addresses=True)
+    assert (await stage.client(services={"own": service}).service("own").get("/x", operation="read")).status == 200
+    # The connection that is open now is no way in for others.
+    with pytest.raises(Terminal):
+        await stage.client(base_url=disguised).get("/x", operation="read")
+
+
+@pytest.mark.parametrize("path", ["@evil.test/x", "/x?next=http://evil.test/../y", ":80/x"])
 async def test_odd_path_stays_on_the_service(stage: Stage, path: str) -> None:
     """A path that only looks like another host is a path."""
     stage.server.on(f"/{path.lstrip('/').partition('?')[0]}", reply(200, {}))
@@ -343,7 +406,7 @@ async def test_absolute_url_is_allowed_on_the_same_origin_or_without_a_base(stag
     """The token goes to the origin that it is for and, when there is none, nowhere."""
     stage.server.on("/x", reply(200, {}))
     await stage.client().get(f"{stage.server.url}/x", operation="read")
-    await stage.client(base_url=None).get(f"{stage.server.url}/x", operation="read")
+    await stage.client(base_url=None, private_addresses=True).get(f"{stage.server.url}/x", operation="read")
     assert ["authorization" in request.headers for request in stage.server.received] == [True, False]
 
 

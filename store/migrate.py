@@ -70,6 +70,11 @@ async def _apply_missing(connection: "asyncpg.Connection[asyncpg.Record]", migra
     try:
         await connection.execute(_BOOKKEEPING)
         rows = await connection.fetch("SELECT name, checksum FROM redrive.migrations")
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise MigrationError(
+            "this login may not change the schema 'redrive', "
+            f"set REDRIVE_OWNER_DATABASE_URL to the one that owns it: {error}"
+        ) from error
     except asyncpg.PostgresError as error:
         raise MigrationError(f"the schema 'redrive' cannot be made: {error}") from error
     applied = {row["name"]: row["checksum"] for row in rows}

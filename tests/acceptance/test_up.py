@@ -90,6 +90,13 @@ async def _run_is_open(stack: Stack, run_id: str) -> bool:
     return (await client.get_workflow_handle(run_id).describe()).status is WorkflowExecutionStatus.RUNNING
 
 
+def _of(stack: Stack) -> Settings:
+    info = stack.info
+    return Settings(
+        temporal_address=info.temporal_address, database_url=info.database_url, owner_database_url=info.owner_url
+    )
+
+
 async def _sql(stack: Stack, statement: str) -> object:
     connection = await connect(owner_url(stack.info))
     try:
@@ -124,7 +131,7 @@ async def test_killed_server_comes_back_with_its_data(stack: Stack, state_dir: P
 
 async def test_killed_worker_comes_back(stack: Stack, tmp_path: Path) -> None:
     """kill -9 of one of two workers: it is restarted, the other goes on."""
-    settings = Settings(temporal_address=stack.info.temporal_address, database_url=stack.info.database_url)
+    settings = _of(stack)
     async with Stack(settings, state_dir=tmp_path, workers=2) as workers:
         before = workers.info.children
         await _killed_and_back(workers, "worker-1")
@@ -150,7 +157,7 @@ async def _take_work(workers: Stack) -> bool:
 
 async def test_worker_that_cannot_start_is_quoted(stack: Stack, tmp_path: Path) -> None:
     """A module that is not there is named in the sentence, and nothing stays behind."""
-    settings = Settings(temporal_address=stack.info.temporal_address, database_url=stack.info.database_url)
+    settings = _of(stack)
     with pytest.raises(StackError, match=r"the worker ended at its start(.|\n)*no_such_module"):
         await Stack(settings, state_dir=tmp_path, modules=["no_such_module"]).__aenter__()
 
@@ -236,7 +243,7 @@ async def test_database_that_is_away_is_told(state_dir: Path, no_leftovers: None
 
 async def test_servers_that_are_given_are_not_embedded(stack: Stack, tmp_path: Path) -> None:
     """With both addresses set, no server is started, and the given ones are used and migrated."""
-    settings = Settings(temporal_address=stack.info.temporal_address, database_url=stack.info.database_url)
+    settings = _of(stack)
     async with Stack(settings, state_dir=tmp_path, workers=0) as other:
         assert other.children == {}
         assert other.info.temporal_address == stack.info.temporal_address

@@ -15,6 +15,7 @@ from starter.stack.stack import Stack, wipe
 from starter.stack.state import StackInfo
 from store.connection import connect
 from store.dead_letters import record_exhausted
+from store.migrate import MigrationError, migrate
 from store.pool import ACCESS_ROLE, APP_ROLE, open_pool
 from store.tenancy import Connection, Session, transaction
 from tests.conftest import access_url, owner_url
@@ -149,6 +150,12 @@ async def test_a_login_without_the_role_is_told_which_setting_to_use(stack: Stac
         await open_pool(stack.database_url.get_secret_value(), max_size=1, role=ACCESS_ROLE)
     with pytest.raises(Unavailable, match=r"^set DATABASE_URL to a login that may work as 'redrive_app'"):
         await open_pool(access_url(stack), max_size=1)
+
+
+async def test_migrating_by_another_login_is_told_which_setting_to_use(stack: StackInfo) -> None:
+    """The application's login changes no schema, and the sentence names the setting."""
+    with pytest.raises(MigrationError, match="set REDRIVE_OWNER_DATABASE_URL to the one that owns it"):
+        await migrate(stack.database_url.get_secret_value())
 
 
 async def test_clients_are_not_handed_the_owners_password_and_old_data_gets_logins() -> None:

@@ -32,7 +32,7 @@ def argument(data: bytes) -> RawValue:
 
 def edit_of(data: bytes, **others: str) -> bytes:
     """Return an order of its own that puts a document where a number belongs: if it can be read, the run refuses it."""
-    return around("input_patch", around("n", data), **wording(**others))
+    return around("input_patch", around("n", around("more", data)), **wording(**others))
 
 
 def plain(client: Client) -> Client:

@@ -147,7 +147,11 @@ class OrderChecks:
         except ValidationError as error:
             sentence = validation_sentence(error, self._redactor)
             return f"input_patch: the edited input does not fit {snapshot.name!r}: {sentence}"
-        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT)
+        # Edits are kept one by one, and travel with the run: many that remove nothing would be too much for Temporal.
+        kept = [run.document, run.run.state.patches if run.run.state else {}, patch]
+        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT) or _size_problem(
+            "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
+        )
 
     def _output_problem(self, step: str, order: Resolve, run: RunDocument) -> str | None:
         if step not in self._registry.modules:

@@ -170,7 +170,7 @@ def _is_any_wrong(kind: type, items: list[Any]) -> bool:
     if issubclass(kind, float):
         return not all(map(math.isfinite, items))
     if issubclass(kind, int):
-        return max(items) >= _TOO_LONG or min(items) <= -_TOO_LONG
+        return bool(max(items) >= _TOO_LONG or min(items) <= -_TOO_LONG)
     return True
 
 

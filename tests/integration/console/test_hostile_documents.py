@@ -137,7 +137,7 @@ def _requests(letter: str, document: Document) -> list[tuple[str, bytes]]:
         ("/api/v1/runs", around("payload", data, pipeline="three")),
         (f"{letter}/plan", around("input_patch", data)),
         # `n` has to be a number: the edit is checked all the way to the run, and refused there.
-        (f"{letter}/replay", around("input_patch", around("n", data), **WHY)),
+        (f"{letter}/replay", around("input_patch", around("n", around("more", data)), **WHY)),
         (f"{letter}/resolve", around("output", data, **WHY)),
         ("/api/v1/bulk/plan", around("input_patch", data, verb="replay", selection={"step": "second"})),
     ]

@@ -79,6 +79,19 @@ async def test_edit_that_does_not_fit_is_refused(case: Case, patch: dict[str, ob
     assert (await last_input(case, "second")).n == 1
 
 
+async def test_edits_together_have_a_limit(case: Case) -> None:
+    """Each edit is kept: many that remove what was not there leave a small input, and a run too large for Temporal."""
+    await case.park("second")
+    absent = {f"no-such-field-{number:05d}": None for number in range(38_000)}
+    patch = {"place": {"city": "Rome"} | absent}
+    assert (await case.order(Verb.REPLAY, input_patch=patch)).accepted
+    await case.until_letter("second", LetterStatus.PENDING, cycle=2)
+    answer = await case.order(Verb.REPLAY, input_patch=patch)
+    assert not answer.accepted
+    assert "payload, outputs and edits together" in answer.message
+    await case.works_still()
+
+
 async def test_resolve_goes_on_with_the_given_output(case: Case) -> None:
     """Later steps read it as if the step had returned it; the step is not called again."""
     await case.park("second")

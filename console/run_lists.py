@@ -14,7 +14,8 @@ from redrive.visibility import runs_query, summary
 from store.paging import ListCursor, Page, foreign_cursor, mark_of, pack, unpack
 
 LARGEST_PAGE: Final = 200
-_AWAY: Final = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
+# How Temporal's stores answer to a token that they cannot read.
+_UNREAD: Final = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN})
 
 
 class RunChoice(BaseModel):
@@ -36,7 +37,7 @@ async def runs_page(client: Client, seal: Seal, chosen: RunChoice, limit: int, c
     try:
         await pages.fetch_next_page()
     except RPCError as error:
-        if cursor is not None and error.status not in _AWAY:
+        if cursor is not None and error.status in _UNREAD:
             # Temporal gave it, and does not know it any more: another version of it, or another store of its lists.
             raise foreign_cursor(cursor) from error
         raise Unavailable(f"Temporal did not list runs ({error.status.name.lower()}); try again") from error

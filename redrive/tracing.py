@@ -82,9 +82,9 @@ def interceptors() -> "list[TracingInterceptor]":
     """Return what makes a Temporal client, and a worker on it, hand traces on."""
     if not is_on():
         return []
-    from temporalio.contrib.opentelemetry import TracingInterceptor
+    from redrive.trace_interceptor import TolerantTracing
 
-    return [TracingInterceptor()]
+    return [TolerantTracing()]
 
 
 def span(

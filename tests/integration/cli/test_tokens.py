@@ -1,5 +1,7 @@
 """`redrive tokens …` and `redrive members …` as processes, against a real database."""
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from redrive.access import Role, member
 from starter.orders import own_person
 from starter.stack.state import StackInfo
 from store.pool import ACCESS_ROLE, open_pool
-from store.tokens import token_principal
+from store.tokens import TokenWish, create_token, token_principal
 from tests.conftest import access_url, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.store.letters import new_tenant
@@ -45,6 +47,33 @@ async def test_a_token_is_made_used_and_revoked(redrive: CommandLine, stack: Sta
         token = listed.document[0]["id"]
         assert (await redrive("tokens", "revoke", token)).code == 0
         assert await token_principal(pool, secret) is None
+
+
+async def test_a_revoked_token_takes_along_what_was_made_with_it(redrive: CommandLine, stack: StackInfo) -> None:
+    """An owner's token has made one for a tenant, and that one another: all are revoked, and named."""
+    tenant = new_tenant()
+    owner = (await redrive("tokens", "create", "--name", "root", "--role", "owner", "--json")).document
+    async with await open_pool(access_url(stack), max_size=1, role=ACCESS_ROLE) as pool:
+        wish = TokenWish(
+            name="child",
+            role=Role.ADMIN,
+            tenant=tenant,
+            created_by="root",
+            person="x",
+            lasts=timedelta(hours=1),
+            made_with=owner["id"],
+        )
+        child = await create_token(pool, wish)
+        grandchild = await create_token(pool, replace(wish, name="grandchild", made_with=child.id))
+        other = await create_token(pool, replace(wish, name="other", made_with=None))
+        said = await redrive("tokens", "revoke", owner["id"])
+        assert said.out.splitlines() == [
+            f"revoked {owner['id']}",
+            f"revoked {child.id} (child), made with {owner['id']}",
+            f"revoked {grandchild.id} (grandchild), made with {child.id}",
+        ]
+        assert [await token_principal(pool, each.secret) for each in (child, grandchild)] == [None, None]
+        assert await token_principal(pool, other.secret)
 
 
 async def test_tokens_of_one_account_are_one_person(redrive: CommandLine, stack: StackInfo) -> None:

@@ -24,6 +24,8 @@ BODIES: dict[str, tuple[str | bytes, int, str]] = {
     "a number": ("5", 422, "body"),
     "null": ("null", 422, "body"),
     "nothing": ("", 422, "body"),
+    "a line break in a header": ('{"pipeline": "three", "correlation_id": "a\\nb"}', 422, "body.correlation_id"),
+    "an outer space in a header": ('{"pipeline": "three", "user_id": " ada"}', 422, "body.user_id"),
 }
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from console.app import build_app
 from console.cookies import SESSION
 from console.security import CSRF_HEADER, csrf_token
-from redrive import Registry
+from redrive import Registry, RunStatus
 from redrive.access import Role, member
 from redrive.settings import Settings
 from starter.stack.state import StackInfo
@@ -151,3 +151,37 @@ async def test_what_an_edit_puts_in_is_redacted_and_for_those_who_see_payloads(
     assert "give the same order again where it was planned" in (await ben.get(page)).text
     case.mend()
     assert (await ann.post(BULK, json=start)).status_code == 202
+
+
+@pytest.fixture
+async def lenient_worker(console_settings: Settings, case: Case) -> AsyncIterator[Settings]:
+    """A worker of the test's own whose settings do not ask for approvals."""
+    settings = console_settings.model_copy(update={"task_queue": f"queue-{case.name}"})
+    registry = Registry()
+    register(registry)
+    async with running_worker(settings, registry):
+        yield settings
+
+
+async def test_a_worker_that_asks_for_no_approval_holds_what_the_console_holds(
+    lenient_worker: Settings, make_token: MakeToken, case: Case
+) -> None:
+    """On at the console and off at the worker is on; a plan that is held is held for every other console as well."""
+    await case.park("second")
+    case.mend()
+    strict, lenient = build_app(lenient_worker.model_copy(update={"approvals": True})), build_app(lenient_worker)
+    async with (
+        strict.router.lifespan_context(strict),
+        lenient.router.lifespan_context(lenient),
+        client_of(strict, await make_token(name="ann")) as ann,
+        client_of(lenient, await make_token(name="eve")) as eve,
+        client_of(strict, await make_token(name="ben")) as ben,
+    ):
+        start = await planned(ann)
+        approval = await refused_start(ann, start)
+        await refused_start(eve, start)
+        assert (await case.view()).status is RunStatus.DLQ_PENDING
+        assert (await ben.post(approval, json=YES)).status_code == 200
+        started = await ann.post(BULK, json=start)
+        assert started.status_code == 202
+        assert (await until_bulk(ann, started.json()["bulk_id"], "DONE"))["progress"]["applied"] == 1

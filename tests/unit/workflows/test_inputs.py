@@ -1,19 +1,34 @@
 """Reading what starts a run, and what is signalled to workflows."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive import STEP, StepStatus
-from redrive.contracts import RunInput, RunState, StepSnapshot, StepState
-from redrive.dead_letters import ORDER_LIMIT, PROBLEM_LIMIT, Ending, Outcome, Replay, Resolve, Verb
-from workflows.inputs import NOTHING, read_message, read_order, read_run_input
+from redrive.bulk_orders import Approval, BulkBegin, BulkCommand, BulkOrder, BulkRequest, BulkStart, ItemsRequest
+from redrive.contracts import ResolveRequest, RunInput, RunState, StepSnapshot, StepState, SweepOrder
+from redrive.dead_letters import (
+    ORDER_LIMIT,
+    PROBLEM_LIMIT,
+    Ending,
+    Exhausted,
+    FollowUp,
+    LetterInput,
+    Outcome,
+    OwnerOrder,
+    Replay,
+    Resolve,
+    Verb,
+)
+from workflows.inputs import NOTHING, read_input, read_message, read_order, read_run_input
 
 SNAPSHOTS = [StepSnapshot(name="a", policy=STEP), StepSnapshot(name="b", policy=STEP)]
 
@@ -126,3 +141,55 @@ def test_any_signal_is_an_order_or_a_sentence(data: list[bytes], verb: str | Non
     arguments = [raw(part) for part in data]
     assert isinstance(read_order(arguments, verb), str)
     assert isinstance(read_message(Outcome, arguments), str)
+
+
+MODELS = [
+    LetterInput,
+    FollowUp,
+    BulkStart,
+    BulkOrder,
+    Approval,
+    BulkRequest,
+    ItemsRequest,
+    ResolveRequest,
+    SweepOrder,
+    Exhausted,
+    Outcome,
+    OwnerOrder,
+    BulkCommand,
+    BulkBegin,
+]
+NAMES = sorted({name for model in MODELS for name in model.model_fields} | {"since", "until", "step", "run_id"})
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "P999999999D", "replay", "acme"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(MODELS), VALUES)
+def test_any_document_is_a_message_or_a_refusal(model: type[BaseModel], value: Any) -> None:
+    """No model of what reaches a workflow raises anything but a refusal: that would hang the workflow's task."""
+    document = raw(json.dumps(value).encode())
+    with contextlib.suppress(ApplicationError):
+        read_input(model, document)
+    read_message(model, [document])
+
+
+def test_an_input_that_the_database_cannot_hold_is_refused() -> None:
+    """U+0000 in any text: the question would be asked again and again."""
+    with pytest.raises(ApplicationError, match=r"the input\.bulk_id: the character U\+0000 cannot be stored"):
+        read_input(BulkRequest, raw(b'{"tenant": "acme", "bulk_id": "a\\u0000b"}'))
+
+
+def test_a_sweep_has_a_shift_that_temporal_takes() -> None:
+    """A shift that is none, or that has no end, would be refused by the server for ever."""
+    for shift in ("P999999999D", 0, -1):
+        with pytest.raises(ApplicationError, match="shift"):
+            read_input(SweepOrder, raw(json.dumps({"tenant": "acme", "shift": shift}).encode()))

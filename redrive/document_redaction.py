@@ -76,11 +76,13 @@ class DocumentRedaction:
             for place, item in source.items() if type(copy) is dict else enumerate(source):
                 kind = type(item)
                 if kind is str:
-                    if len(item) >= _SHORTEST_TEXT:
+                    if len(item) >= _SHORTEST_TEXT or item[:1] == "-":
                         self._note(item, copy, place)
                 elif kind is int or kind is float:
                     if item >= _LEAST_CARD and is_card(item):
                         copy[place] = MARK
+                elif self._containers > _MOST_CONTAINERS and kind in _CONTAINERS:
+                    copy[place] = MARK
                 elif kind not in _NO_SECRETS and (item or kind not in _CONTAINERS):
                     copy[place] = inner = self._inner(item, copy, place, depth)
                     if inner and type(inner) is not str:
@@ -101,7 +103,7 @@ class DocumentRedaction:
         self._texts.append(text)
         self._holders.append(holder)
         self._places.append(place)
-        if text[0] == "-" and type(holder) is list:
+        if text[:1] == "-" and type(holder) is list:
             self._options.append((holder, place))
 
     def _inner(self, item: Any, holder: Any, place: Any, depth: int) -> Any:

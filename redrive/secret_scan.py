@@ -75,22 +75,24 @@ class Page:
 
 Rule: TypeAlias = Callable[[Page, int, int], Span | None]
 
-_QUOTE: Final = rb"(?:\\{0,4}[\"'`]|%22|&quot;|&#3[49];|&#x2[27];|\?)"
+_QUOTE: Final = rb"(?:\\{0,8}[\"'`]|%22|&quot;|&#3[49];|&#x2[27];|\?)"
 _TAIL: Final = rb"[a-z0-9_.-]{0,32}+"
 _ASSIGNED: Final = (
-    rb"(?:" + _QUOTE + rb")?\]?[ \t]{0,8}(?:=>|:=|==|[:=]|%3[ad])(?:[ \t]{0,8}|[ \t]{0,8}\r?\n[ \t]{0,40}(?=[\"']))"
+    rb"(?:"
+    + _QUOTE
+    + rb")?\]?[ \t]{0,8}(?:=>|:=|==|[:=]|%3[ad])(?:[ \t]{0,8}(?:\r?\n|\\{1,8}n)[ \t]{0,40}(?=\\{0,8}[\"'])|[ \t]{0,8})"
 )
 _TAIL_ASSIGNED: Final = re.compile(_TAIL + _ASSIGNED)
 _BARE_ASSIGNED: Final = re.compile(_ASSIGNED)
 # A backslash protects the quote after it, but inside escaped JSON a value ends at the next quote.
 _QUOTED: Final = re.compile(
-    rb"[bruf]{0,2}(?:(\\{1,4}\")[^\"\n]*+\"?|(\\{1,4}')[^'\n]*+'?|(\"\"\")(?:[^\"\0]|\"(?!\"\"))*+(?:\"\"\")?"
+    rb"((?:\\{0,8}\"){3})[^\0]{0,4096}?(?:\\{0,8}\"){3}|[bruf]{0,2}(?:(\\{1,8}\")[^\"\n]*+\"?|(\\{1,8}')[^'\n]*+'?"
     rb"|(\")(?:[^\"\\\n]|\\.)*+\"?|(')(?:[^'\\\n]|\\.)*+'?|(`)[^`\n]*+`?)"
     rb"|((?:%22|&quot;|&#3[49];|&#x2[27];)).*?(?:%22|&quot;|&#3[49];|&#x2[27];|$)",
     re.MULTILINE,
 )
-_CLOSING: Final = re.compile(rb"(?:\\{0,4}[\"'`]|\"\"\"|%22|&quot;|&#3[49];|&#x2[27];)$")
-_BLOCK: Final = re.compile(rb"[|>][+-]?[ \t]*\r?\n((?:[ \t]++[^\n]*+\n?)++)")
+_CLOSING: Final = re.compile(rb"(?:(?:\\{0,8}\"){3}|\\{0,8}[\"'`]|%22|&quot;|&#3[49];|&#x2[27];)$")
+_BLOCK: Final = re.compile(rb"[|>][+-]?[ \t]*(?:\r?\n((?:[ \t]++[^\n]*+\n?)++)|\\{1,8}n([^\"\n]++))")
 _BARE: Final = re.compile(rb"<[^<>\n]{0,256}+>|[^\s\"'&<>]++")
 _LINE: Final = re.compile(rb"[^\n]++")
 _BRACKETS: Final = re.compile(rb"[\[({]|[\])}]|\"(?:[^\"\\\n]|\\.){0,512}+\"|'(?:[^'\\\n]|\\.){0,512}+'|\0")
@@ -101,22 +103,25 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9][0-9_,.]*+(?![a-z0-9_-])")
 _NAMED_AFTER: Final = re.compile(
     _TAIL + _QUOTE + rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED
 )
-_ELEMENT: Final = re.compile(_TAIL + rb"(?:</[a-z]{1,16}>\s{0,16}<[a-z]{1,16})?>")
+_ELEMENT: Final = re.compile(_TAIL + rb"(?:</[a-z]{1,16}>(?:\s|\\{1,8}[nrt]){0,16}<[a-z]{1,16})?>")
 _ELEMENT_TEXT: Final = re.compile(rb"[^<\0]++")
 # The other way round: `"value": "...", "name": "DB_PASSWORD"`.
 _NAMED_BEFORE: Final = re.compile(
-    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,4}\"[^\"\n]{0,2048}+\"|\\{0,4}'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
+    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,8}\"[^\"\n]{0,2048}+\"|\\{0,8}'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
     rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMING).encode() + rb")" + _ASSIGNED
-    + rb"\\{0,4}[\"']?(?P<name>[a-z0-9_. -]{1,64})"
+    + rb"\\{0,8}[\"']?(?P<name>[a-z0-9_. -]{1,64})"
 )  # fmt: skip
+# In a list of two: `["Authorization", "..."]`.
+_FIRST_OF_PAIR: Final = re.compile(rb"[\[(]\s{0,8}\\{0,8}[\"'][a-z0-9_.-]{0,40}$")
+_SECOND_OF_PAIR: Final = re.compile(_TAIL + rb"\\{0,8}[\"'],\s{0,8}(?=\\{0,8}[\"'])")
 _OPTION: Final = re.compile(rb"(?:^|[\s\"'`(\[,=])--?[a-z0-9_.-]{0,40}$")
-_ARGUMENT: Final = re.compile(rb"\\{0,4}[\"'`]?,?[ \t]{1,8}(?:\\{0,4}[\"'`])?(?P<value>[^\s\"'`\\,-][^\s\"'`\\]*+)")
+_ARGUMENT: Final = re.compile(rb"\\{0,8}[\"'`]?,?[ \t]{1,8}(?:\\{0,8}[\"'`])?(?P<value>[^\s\"'`\\,-][^\s\"'`\\]*+)")
 _OPTION_ARGUMENT: Final = re.compile(_TAIL + _ARGUMENT.pattern)
 _SQL_LITERAL: Final = re.compile(rb"[ \t]{1,8}(')((?:[^'\\\n]|\\.)*+)'?")
 _PAIR: Final = re.compile(
-    rb"(?:\\{0,4}[\"'`])?[,=]?[ \t]{0,8}(?:\\{0,4}[\"'`])?[^\s:\"'`/]{1,128}:(?P<value>(?!//)[^\s\"'`\\]++)"
+    rb"(?:\\{0,8}[\"'`])?[,=]?[ \t]{0,8}(?:\\{0,8}[\"'`])?[^\s:\"'`/]{1,128}:(?P<value>(?!//)[^\s\"'`\\]++)"
 )
-_NUMBERS: Final = re.compile(rb"\d+:\d+$")
+_IDS: Final = re.compile(rb"[^0-9]\d+:\d+$")
 _SCHEME: Final = re.compile(
     rb"bearer[ \t]{1,8}(?!(?:tokens?|auth\w{0,12}|scheme|credentials?)\b)(?P<value>[a-z0-9._~+/=:-]{4,}+)"
     rb"|(?:basic|negotiate|ntlm|apikey|api-key)[ \t]{1,8}(?!(?:tokens?|auth\w{0,12}|scheme|credentials?)\b)(?P<code>[a-z0-9._~+/=-]{8,}+)"
@@ -126,7 +131,7 @@ _URL_PASSWORD: Final = re.compile(rb"://[^\s/:@?#\"'<>]*+:(?P<value>[^\s/?#\"'<>
 _PEM: Final = re.compile(rb"-----begin [a-z0-9 ]{0,40}private key(?: block)?-----")
 _PEM_END: Final = re.compile(rb"-----end [a-z0-9 ]{0,40}private key(?: block)?-----")
 _LONGEST_PEM: Final = 8_192
-_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+\s++(?:[a-z0-9+/=]++\s*+)*+")
+_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+\s*+(?:[a-z0-9+/=\\]++\s*+)*+")
 _NETRC: Final = re.compile(rb"login[ \t]{1,8}[^\s]{1,128}[ \t]{1,8}password[ \t]{1,8}(?P<value>[^\s]++)")
 _IDENTIFIED: Final = re.compile(
     rb"identified (?:with [a-z0-9_]{1,40} )?by[ \t]{1,8}(?:password[ \t]{1,8})?(?P<value>(?:'[^'\n]*+'?|[^\s;']++))"
@@ -155,7 +160,8 @@ def hidden(page: Page, start: int, *, line: bool = False) -> Span | None:
         return Span(start, _closing_bracket(page, start))
     block = _BLOCK.match(low, start) if first in (b"|", b">") else None
     if block:
-        return Span(block.start(1), len(low[: block.end()].rstrip()))
+        lines = block.lastindex or 0
+        return Span(block.start(lines), block.start(lines) + len(block[lines].rstrip(b" \t\r\n\\")))
     found = (_LINE if line else _BARE).match(low, start)
     if found is None:
         return None
@@ -166,7 +172,7 @@ def hidden(page: Page, start: int, *, line: bool = False) -> Span | None:
 def _inside(page: Page, quoted: re.Match[bytes]) -> Span:
     opening = next(index for index in range(1, len(quoted.groups()) + 1) if quoted[index] is not None)
     start, end = quoted.end(opening), quoted.end()
-    closing = _CLOSING.search(page.low, max(start, end - 8), end)
+    closing = _CLOSING.search(page.low, max(start, end - 32), end)
     # A text that is cut has no closing quote: then the last one is the opening one.
     return Span(start, max(start, closing.start()) if closing else end)
 
@@ -244,7 +250,7 @@ class Scanner:
                 return span
         whole = self._by_name.get(found.translate(None, _SEPARATORS))
         if whole:
-            return whole(page, start, end)
+            return whole(page, start, start + len(found.rstrip()))
         if found.startswith(b"://"):
             return _value_of(_URL_PASSWORD.match(page.low, start))
         if found.startswith(b"sk"):
@@ -295,13 +301,14 @@ class Scanner:
             "-p ": _password_option,
             '-p"': _password_option,
             "-p'": _password_option,
+            "-p\\": _password_option,
         }
         special |= dict.fromkeys(
             ("bearer ", "bearer\t", "basic ", "negotiate ", "ntlm ", "apikey ", "api-key "), _scheme
         )
         special |= dict.fromkeys(("mysql", "mariadb", "sshpass"), _mysql)
         special |= {
-            f"{option}{after}": _user_option for option in ("-u", "--user", "--proxy-user") for after in " \"'="
+            f"{option}{after}": _user_option for option in ("-u", "--user", "--proxy-user") for after in " \"'=\\"
         }
         special |= {f"{name}{after}": self._named_before for name in NAMED for after in "\"'\\"}
         return special
@@ -338,7 +345,12 @@ class _NameRule:
         named = _NAMED_AFTER.match(page.low, end)
         if named:
             return self._value(page, named.end())
-        return self._argument(page, start, end) or self._element(page, end) or self._quoted(page, end)
+        return (
+            self._argument(page, start, end)
+            or self._second(page, start, end)
+            or self._element(page, end)
+            or self._quoted(page, end)
+        )
 
     def _value(self, page: Page, start: int) -> Span | None:
         if self._numbers and _NUMBER.match(page.low, start):
@@ -350,6 +362,11 @@ class _NameRule:
         if argument is None or not _OPTION.search(page.low, max(0, start - 44), start):
             return None
         return None if self._numbers and _NUMBER.match(argument["value"]) else _value_of(argument)
+
+    def _second(self, page: Page, start: int, end: int) -> Span | None:
+        second = _SECOND_OF_PAIR.match(page.low, end)
+        is_pair = second and _FIRST_OF_PAIR.search(page.low, max(0, start - 60), start)
+        return hidden(page, second.end()) if second and is_pair else None
 
     def _element(self, page: Page, end: int) -> Span | None:
         element = _ELEMENT.match(page.low, end)
@@ -440,7 +457,7 @@ def _user_option(page: Page, start: int, end: int) -> Span | None:
         return None
     found = _PAIR.match(page.low, end - 1)
     pair = page.low[end - 1 : found.end()] if found else b""
-    return None if re.search(rb"[^0-9]\d+:\d+$", pair) else _value_of(found)
+    return None if _IDS.search(pair) else _value_of(found)
 
 
 def _is_port(value: bytes) -> bool:

@@ -18,7 +18,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 
 from bridges.amqp import BROKER_ERRORS, connected, ensure_queue, reason
 from bridges.health import Health
-from bridges.retry_messages import Malformed, dead_malformed, read_retry
+from bridges.retry_messages import Malformed, dead_malformed, error_text, read_retry
 from bridges.retry_metrics import RetryMetrics
 from bridges.retry_settings import RetrySettings
 from redrive.errors import Unavailable
@@ -169,7 +169,8 @@ class RetryIngest:
         return _Read(message, retry, None)
 
     def _malformed(self, message: DeliveredMessage, why: str) -> _Read:
-        settings = self._settings
+        # It names what was sent.
+        settings, why = self._settings, error_text(why, self._redactor)
         dead = dead_malformed(message.body, settings.retry_queue, why, max_retries=settings.default_max_retries)
         log.warning("message.malformed", event_id=str(dead.message_id), source=settings.retry_queue, error=why)
         return _Read(message, None, dead)

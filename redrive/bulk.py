@@ -56,6 +56,7 @@ from redrive.errors import (
     Unavailable,
     UnsafeEffects,
 )
+from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
@@ -126,6 +127,7 @@ class BulkOperations:
         The same request id again is the same bulk operation, which goes on if its workflow was terminated. With
         `REDRIVE_APPROVALS=on` a start asks for another person's yes (`ApprovalNeeded`), and goes through after that.
         """
+        check_identifiers(requested_by=requested_by, request_id=request_id)
         start = _made(
             BulkStart,
             request_id=request_id or new_request_id(),

@@ -71,7 +71,7 @@ class DocumentRedaction:
         pending = [(source, copy, 0)]
         while pending:
             source, copy, depth = pending.pop()
-            if type(copy) is list and self._is_of_one_kind(source, copy):
+            if type(copy) is list and self._is_of_one_kind(copy):
                 continue
             for place, item in source.items() if type(copy) is dict else enumerate(source):
                 kind = type(item)
@@ -88,7 +88,7 @@ class DocumentRedaction:
                     if inner and type(inner) is not str:
                         pending.append((item, inner, depth + 1))
 
-    def _is_of_one_kind(self, source: Any, copy: list[Any]) -> bool:
+    def _is_of_one_kind(self, copy: list[Any]) -> bool:
         """Take a list of texts, or of small numbers, at once: there may be a hundred thousand of them."""
         kinds = set(map(type, copy)) if len(copy) > _FEW else _MANY_KINDS
         if kinds == {str}:

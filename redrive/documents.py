@@ -14,6 +14,7 @@ from redrive.redaction import Redactor
 
 _REDACTOR = Redactor()
 _FIELDS_NAMED = 10
+_VALUE_SHOWN = 60
 # Passed over at once: workflows check what they are sent, and have two seconds for half a million numbers.
 _HARMLESS = frozenset({int, bool, type(None)})
 
@@ -174,9 +175,11 @@ def _field_sentences(error: ValidationError, redactor: Redactor) -> Iterator[str
             yield f"{path}: {problem['msg']}"
         else:
             name = str(problem["loc"][-1]) if problem["loc"] else "input"
+            if isinstance(sent, str):
+                sent = redactor.beginning(sent, _VALUE_SHOWN)
             shown = redactor.value({name: sent})[name]
             yield f"{path}: {problem['msg']} (got {_bounded(repr(shown))})"
 
 
-def _bounded(text: str, limit: int = 60) -> str:
+def _bounded(text: str, limit: int = _VALUE_SHOWN) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

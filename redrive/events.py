@@ -26,6 +26,7 @@ from pydantic_core import from_json
 from redrive.contracts import PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
+from redrive.identifiers import check_identifiers
 from redrive.keys import check_key
 
 ANY_TYPE: Final = "*"
@@ -86,6 +87,13 @@ def parse_envelope(body: bytes) -> Envelope:
     except ValidationError as error:
         raise InvalidInput(f"event: {validation_sentence(error)}") from None
     check_payload(envelope.payload)
+    check_identifiers(
+        dedupeKey=envelope.dedupe_key,
+        type=envelope.type,
+        source=envelope.source,
+        userId=envelope.user_id,
+        correlationId=envelope.correlation_id,
+    )
     return envelope
 
 

@@ -46,12 +46,15 @@ class Redactor:
         """Return the text without the secrets in it."""
         return self._text(text, Effort(MOST_PLACES * _MOST_PASSES))
 
-    def beginning(self, text: str, limit: int) -> str:
-        """Return the first characters of a text without its secrets, none of which the limit can cut in two."""
+    def beginning(self, text: str, limit: int, *, is_cut: bool = False) -> str:
+        """Return the first characters of a text without its secrets, none of which the limit can cut in two.
+
+        A text that `is_cut` already should have `MARGIN` characters more than are kept.
+        """
         redacted = self.text(text[: limit + MARGIN])
         # What was cut in two is at the end of what was read, and shorter than the margin.
-        is_whole = len(text) <= limit + MARGIN
-        return redacted[:limit] if is_whole else redacted[: max(0, min(limit, len(redacted) - MARGIN))]
+        is_cut = is_cut or len(text) > limit + MARGIN
+        return redacted[: max(0, min(limit, len(redacted) - MARGIN))] if is_cut else redacted[:limit]
 
     def end(self, text: str, limit: int) -> str:
         """Return the last characters of a text without its secrets, none of which the limit can cut in two."""

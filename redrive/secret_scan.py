@@ -99,7 +99,7 @@ _BRACKETS: Final = re.compile(rb"[\[({]|[\])}]|\"(?:[^\"\\\n]|\\.){0,512}+\"|'(?
 _MOST_BRACKETS: Final = 2_000
 _NUMBER: Final = re.compile(rb"[+-]?[0-9][0-9_,.]*+(?![a-z0-9_-])")
 
-# After a name that is itself a value: `"name": "DB_PASSWORD", "value": ...`, `key="x" value="..."`, `<key>x</key><string>`.
+# After a name that is itself a value: `"name": "DB_PASSWORD", "value": ...`, `key="x" value="..."`.
 _NAMED_AFTER: Final = re.compile(
     _TAIL + _QUOTE + rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED
 )
@@ -107,7 +107,8 @@ _ELEMENT: Final = re.compile(_TAIL + rb"(?:</[a-z]{1,16}>(?:\s|\\{1,8}[nrt]){0,1
 _ELEMENT_TEXT: Final = re.compile(rb"[^<\0]++")
 # The other way round: `"value": "...", "name": "DB_PASSWORD"`.
 _NAMED_BEFORE: Final = re.compile(
-    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,8}\"[^\"\n]{0,2048}+\"|\\{0,8}'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
+    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,8}\"[^\"\n]{0,2048}+\""
+    rb"|\\{0,8}'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
     rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMING).encode() + rb")" + _ASSIGNED
     + rb"\\{0,8}[\"']?(?P<name>[a-z0-9_. -]{1,64})"
 )  # fmt: skip
@@ -124,7 +125,8 @@ _PAIR: Final = re.compile(
 _IDS: Final = re.compile(rb"[^0-9]\d+:\d+$")
 _SCHEME: Final = re.compile(
     rb"bearer[ \t]{1,8}(?!(?:tokens?|auth\w{0,12}|scheme|credentials?)\b)(?P<value>[a-z0-9._~+/=:-]{4,}+)"
-    rb"|(?:basic|negotiate|ntlm|apikey|api-key)[ \t]{1,8}(?!(?:tokens?|auth\w{0,12}|scheme|credentials?)\b)(?P<code>[a-z0-9._~+/=-]{8,}+)"
+    rb"|(?:basic|negotiate|ntlm|apikey|api-key)[ \t]{1,8}(?!(?:tokens?|auth\w{0,12}|scheme|credentials?)\b)"
+    rb"(?P<code>[a-z0-9._~+/=-]{8,}+)"
 )
 _LIKE_CODE: Final = re.compile(rb".[^\n]*?[A-Z0-9=]")
 _URL_PASSWORD: Final = re.compile(rb"://[^\s/:@?#\"'<>]*+:(?P<value>[^\s/?#\"'<>]*)@")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.contents import SHOWN, Encoding, content
+from console.contents import READ, SHOWN, Encoding, content
 from redrive.redaction import MARK, Redactor
 
 REDACTOR = Redactor()
@@ -47,5 +47,5 @@ def test_a_long_message_is_cut(size: int, is_cut: bool) -> None:
 
 def test_a_character_that_is_cut_in_two_is_left_out() -> None:
     """The end of the beginning may be half a character: the message is text nevertheless."""
-    shown = content(b"a" * (SHOWN - 1) + "é".encode(), REDACTOR)
+    shown = content(b"a" * (READ - 1) + "é".encode(), REDACTOR)
     assert (shown.encoding, shown.text) == (Encoding.TEXT, "a" * (SHOWN - 1))

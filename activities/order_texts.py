@@ -2,11 +2,11 @@
 
 from typing import TypeVar
 
-from redrive.dead_letters import Continue, Discard, Replay, Resolve, Restart
+from redrive.dead_letters import Continue, LetterOrder
 from redrive.identifiers import shown_identifier
 from redrive.redaction import Redactor
 
-Order = TypeVar("Order", Replay, Resolve, Discard, Restart, Continue)
+Order = TypeVar("Order", bound=LetterOrder | Continue)
 
 
 def storable(order: Order, redactor: Redactor) -> Order:

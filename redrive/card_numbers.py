@@ -23,7 +23,7 @@ class Groups(NamedTuple):
 
     cards: list[tuple[int, int]]
     end: int
-    count: int
+    number: int
 
 
 def is_card(number: float) -> bool:
@@ -51,13 +51,13 @@ def cards_in(text: bytes, start: int) -> Groups:
     groups = [
         found.span() for found, _ in zip(_GROUP.finditer(text, start, run.end()), range(_MOST_GROUPS), strict=False)
     ]
-    end, count = groups[-1][1], len(groups)
+    end, number = groups[-1][1], len(groups)
     if text[start - 1 : start].isalnum():
         # The rest of a word or of a longer number.
         groups.pop(0)
     if groups and text[end : end + 1].isalpha():
         groups.pop()
-    return Groups(_cards(text, groups), end, count)
+    return Groups(_cards(text, groups), end, number)
 
 
 def _cards(text: bytes, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -133,7 +133,7 @@ _URL_PASSWORD: Final = re.compile(rb"://[^\s/:@?#\"'<>]*+:(?P<value>[^\s/?#\"'<>
 _PEM: Final = re.compile(rb"-----begin [a-z0-9 ]{0,40}private key(?: block)?-----")
 _PEM_END: Final = re.compile(rb"-----end [a-z0-9 ]{0,40}private key(?: block)?-----")
 _LONGEST_PEM: Final = 8_192
-_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+\s*+(?:[a-z0-9+/=\\]++\s*+)*+")
+_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+[ \t]*(?:(?:\r?\n|\\{1,8}n)[a-z0-9+/=]++(?=\s|\\|\"|$))++")
 _NETRC: Final = re.compile(rb"login[ \t]{1,8}[^\s]{1,128}[ \t]{1,8}password[ \t]{1,8}(?P<value>[^\s]++)")
 _IDENTIFIED: Final = re.compile(
     rb"identified (?:with [a-z0-9_]{1,40} )?by[ \t]{1,8}(?:password[ \t]{1,8})?(?P<value>(?:'[^'\n]*+'?|[^\s;']++))"
@@ -237,7 +237,7 @@ class Scanner:
 
     def _cards(self, page: Page, start: int, spans: list[Span], effort: Effort) -> int:
         groups = cards_in(page.low, start)
-        effort.spend(groups.count // 2)
+        effort.spend(groups.number // 2)
         spans += [Span(*card) for card in groups.cards]
         if effort.places < 0:
             spans.append(Span(groups.end, len(page.text)))

@@ -57,12 +57,14 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# They tell each request or poll, which `service.called` tells better, and each try to reach a collector of traces.
+# They tell each request or poll, which `service.called` tells better, each try to reach a collector of traces, and (the
+# SDK, when debugging) whole inputs.
 _CHATTY: Final = {
     "httpx": logging.WARNING,
     "httpcore": logging.WARNING,
     "urllib3": logging.WARNING,
     "asyncio": logging.INFO,
+    "temporalio": logging.INFO,
     "opentelemetry.exporter": logging.ERROR,
 }
 _LONGEST: Final = 16 * 1024

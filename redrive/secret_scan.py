@@ -75,24 +75,21 @@ class Page:
 
 Rule: TypeAlias = Callable[[Page, int, int], Span | None]
 
-_QUOTE: Final = rb"(?:\\{0,8}[\"'`]|%22|&quot;|&#3[49];|&#x2[27];|\?)"
+_QUOTE: Final = rb"(?:\\{0,64}+[\"'`]|%22|&quot;|&#3[49];|&#x2[27];|\?)"
 _TAIL: Final = rb"[a-z0-9_.-]{0,32}+"
-_ASSIGNED: Final = (
-    rb"(?:"
-    + _QUOTE
-    + rb")?\]?[ \t]{0,8}(?:=>|:=|==|[:=]|%3[ad])(?:[ \t]{0,8}(?:\r?\n|\\{1,8}n)[ \t]{0,40}(?=\\{0,8}[\"'])|[ \t]{0,8})"
-)
+_SPACE: Final = rb"(?:[ \t]{0,8}(?:\r?\n|\\{1,64}+n)[ \t]{0,40}(?=\\{0,64}+[\"'])|[ \t]{0,8})"
+_ASSIGNED: Final = rb"(?:" + _QUOTE + rb")?\]?[ \t]{0,8}(?:=>|:=|==|[:=]|%3[ad])" + _SPACE
 _TAIL_ASSIGNED: Final = re.compile(_TAIL + _ASSIGNED)
 _BARE_ASSIGNED: Final = re.compile(_ASSIGNED)
 # A backslash protects the quote after it, but inside escaped JSON a value ends at the next quote.
 _QUOTED: Final = re.compile(
-    rb"((?:\\{0,8}\"){3})[^\0]{0,4096}?(?:\\{0,8}\"){3}|[bruf]{0,2}(?:(\\{1,8}\")[^\"\n]*+\"?|(\\{1,8}')[^'\n]*+'?"
+    rb"((?:\\{0,64}+\"){3})[^\0]{0,4096}?(?:\\{0,64}+\"){3}|[bruf]{0,2}(?:(\\{1,64}+\")[^\"\n]*+\"?|(\\{1,64}+')[^'\n]*+'?"
     rb"|(\")(?:[^\"\\\n]|\\.)*+\"?|(')(?:[^'\\\n]|\\.)*+'?|(`)[^`\n]*+`?)"
     rb"|((?:%22|&quot;|&#3[49];|&#x2[27];)).*?(?:%22|&quot;|&#3[49];|&#x2[27];|$)",
     re.MULTILINE,
 )
-_CLOSING: Final = re.compile(rb"(?:(?:\\{0,8}\"){3}|\\{0,8}[\"'`]|%22|&quot;|&#3[49];|&#x2[27];)$")
-_BLOCK: Final = re.compile(rb"[|>][+-]?[ \t]*(?:\r?\n((?:[ \t]++[^\n]*+\n?)++)|\\{1,8}n([^\"\n]++))")
+_CLOSING: Final = re.compile(rb"(?:(?:\\{0,64}+\"){3}|\\{0,64}+[\"'`]|%22|&quot;|&#3[49];|&#x2[27];)$")
+_BLOCK: Final = re.compile(rb"[|>][+-]?[ \t]*(?:\r?\n((?:[ \t]++[^\n]*+\n?)++)|\\{1,64}+n([^\"\n]++))")
 _BARE: Final = re.compile(rb"<[^<>\n]{0,256}+>|[^\s\"'&<>]++")
 _LINE: Final = re.compile(rb"[^\n]++")
 _BRACKETS: Final = re.compile(rb"[\[({]|[\])}]|\"(?:[^\"\\\n]|\\.){0,512}+\"|'(?:[^'\\\n]|\\.){0,512}+'|\0")
@@ -103,24 +100,24 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9][0-9_,.]*+(?![a-z0-9_-])")
 _NAMED_AFTER: Final = re.compile(
     _TAIL + _QUOTE + rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED
 )
-_ELEMENT: Final = re.compile(_TAIL + rb"(?:</[a-z]{1,16}>(?:\s|\\{1,8}[nrt]){0,16}<[a-z]{1,16})?>")
+_ELEMENT: Final = re.compile(_TAIL + rb"(?:</[a-z]{1,16}>(?:\s|\\{1,64}+[nrt]){0,16}<[a-z]{1,16})?>")
 _ELEMENT_TEXT: Final = re.compile(rb"[^<\0]++")
 # The other way round: `"value": "...", "name": "DB_PASSWORD"`.
 _NAMED_BEFORE: Final = re.compile(
-    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,8}\"[^\"\n]{0,2048}+\""
-    rb"|\\{0,8}'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
+    rb"(?:" + "|".join(NAMED).encode() + rb")" + _ASSIGNED + rb"(?P<value>\\{0,64}+\"[^\"\n]{0,2048}+\""
+    rb"|\\{0,64}+'[^'\n]{0,2048}+'|[^\s\"'&<>,;]{1,256}+)"
     rb"[\s,;](?:[^{}<>\0]{0,160}?[\"'\\\s,])?(?:" + "|".join(NAMING).encode() + rb")" + _ASSIGNED
-    + rb"\\{0,8}[\"']?(?P<name>[a-z0-9_. -]{1,64})"
+    + rb"\\{0,64}+[\"']?(?P<name>[a-z0-9_. -]{1,64})"
 )  # fmt: skip
 # In a list of two: `["Authorization", "..."]`.
-_FIRST_OF_PAIR: Final = re.compile(rb"[\[(]\s{0,8}\\{0,8}[\"'][a-z0-9_.-]{0,40}$")
-_SECOND_OF_PAIR: Final = re.compile(_TAIL + rb"\\{0,8}[\"'],\s{0,8}(?=\\{0,8}[\"'])")
+_FIRST_OF_PAIR: Final = re.compile(rb"[\[(]\s{0,8}\\{0,64}+[\"'][a-z0-9_.-]{0,40}$")
+_SECOND_OF_PAIR: Final = re.compile(_TAIL + rb"\\{0,64}+[\"'],\s{0,8}(?=\\{0,64}+[\"'])")
 _OPTION: Final = re.compile(rb"(?:^|[\s\"'`(\[,=])--?[a-z0-9_.-]{0,40}$")
-_ARGUMENT: Final = re.compile(rb"\\{0,8}[\"'`]?,?[ \t]{1,8}(?:\\{0,8}[\"'`])?(?P<value>[^\s\"'`\\,-][^\s\"'`\\]*+)")
+_ARGUMENT: Final = re.compile(rb"\\{0,64}+[\"'`]?,?[ \t]{1,8}(?:\\{0,64}+[\"'`])?(?P<value>[^\s\"'`\\,-][^\s\"'`\\]*+)")
 _OPTION_ARGUMENT: Final = re.compile(_TAIL + _ARGUMENT.pattern)
 _SQL_LITERAL: Final = re.compile(rb"[ \t]{1,8}(')((?:[^'\\\n]|\\.)*+)'?")
 _PAIR: Final = re.compile(
-    rb"(?:\\{0,8}[\"'`])?[,=]?[ \t]{0,8}(?:\\{0,8}[\"'`])?[^\s:\"'`/]{1,128}:(?P<value>(?!//)[^\s\"'`\\]++)"
+    rb"(?:\\{0,64}+[\"'`])?[,=]?[ \t]{0,8}(?:\\{0,64}+[\"'`])?[^\s:\"'`/]{1,128}:(?P<value>(?!//)[^\s\"'`\\]++)"
 )
 _IDS: Final = re.compile(rb"[^0-9]\d+:\d+$")
 _SCHEME: Final = re.compile(
@@ -133,7 +130,7 @@ _URL_PASSWORD: Final = re.compile(rb"://[^\s/:@?#\"'<>]*+:(?P<value>[^\s/?#\"'<>
 _PEM: Final = re.compile(rb"-----begin [a-z0-9 ]{0,40}private key(?: block)?-----")
 _PEM_END: Final = re.compile(rb"-----end [a-z0-9 ]{0,40}private key(?: block)?-----")
 _LONGEST_PEM: Final = 8_192
-_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+[ \t]*(?:(?:\r?\n|\\{1,8}n)[a-z0-9+/=]++(?=\s|\\|\"|$))++")
+_PUTTY: Final = re.compile(rb"private-lines:[ \t]*[0-9]+[ \t]*(?:(?:\r?\n|\\{1,64}+n)[a-z0-9+/=]++(?=\s|\\|\"|$))++")
 _NETRC: Final = re.compile(rb"login[ \t]{1,8}[^\s]{1,128}[ \t]{1,8}password[ \t]{1,8}(?P<value>[^\s]++)")
 _IDENTIFIED: Final = re.compile(
     rb"identified (?:with [a-z0-9_]{1,40} )?by[ \t]{1,8}(?:password[ \t]{1,8})?(?P<value>(?:'[^'\n]*+'?|[^\s;']++))"
@@ -174,7 +171,7 @@ def hidden(page: Page, start: int, *, line: bool = False) -> Span | None:
 def _inside(page: Page, quoted: re.Match[bytes]) -> Span:
     opening = next(index for index in range(1, len(quoted.groups()) + 1) if quoted[index] is not None)
     start, end = quoted.end(opening), quoted.end()
-    closing = _CLOSING.search(page.low, max(start, end - 32), end)
+    closing = _CLOSING.search(page.low, max(start, end - 256), end)
     # A text that is cut has no closing quote: then the last one is the opening one.
     return Span(start, max(start, closing.start()) if closing else end)
 

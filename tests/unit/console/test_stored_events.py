@@ -35,7 +35,7 @@ def _desk(redactor: Redactor) -> Desk:
 
 
 def _caller(*rights: Right) -> Principal:
-    return Principal(name="ada", role=Role.VIEWER, tenant="t", rights=frozenset(rights), person="member:1")
+    return Principal(id="1", name="ada", role=Role.ADMIN, tenant="t", rights=frozenset(rights), person="member:1")
 
 
 async def test_payload_is_not_redacted_for_those_who_may_not_see_it() -> None:

@@ -43,7 +43,7 @@ from redrive.errors import InvalidInput, Unavailable
 from redrive.fairness import overflow_queue, slots_to_reserve
 from redrive.http import new_http_client
 from redrive.loading import load_modules
-from redrive.logs import get_logger
+from redrive.logs import core_logging, get_logger
 from redrive.metrics import Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.program import run_program, say_ready, until_signalled
@@ -264,7 +264,7 @@ def _runtime(settings: Settings) -> Runtime | None:
         bind_address=settings.metrics_address, durations_as_seconds=True, histogram_bucket_overrides=BUCKETS
     )
     try:
-        return Runtime(telemetry=TelemetryConfig(metrics=prometheus, attach_service_name=False))
+        return Runtime(telemetry=TelemetryConfig(metrics=prometheus, logging=core_logging(), attach_service_name=False))
     except ValueError as error:
         raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
 

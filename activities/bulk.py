@@ -97,7 +97,8 @@ class BulkActivities:
 
     async def _put_refused(self, pool: Pool, start: BulkStart, error: RedriveError) -> None:
         if isinstance(error, PlanWaits):
-            await ask_plan_approval(pool, start, self._redactor.value(error.plan.model_dump(mode="json")))
+            plan = await self._redactor.value_aside(error.plan.model_dump(mode="json"))
+            await ask_plan_approval(pool, start, plan)
         else:
             await bulks.put_refused(pool, start, error.code, str(error))
 

@@ -30,5 +30,5 @@ class CatalogActivities:
         except InvalidInput as error:
             return Resolution(problem=str(error), code=error.code)
         except Exception as error:  # a validator of a module's input may raise anything; a retry would never end
-            why = Redactor().text(f"{type(error).__name__}: {error}")[:ERROR_TEXT_LIMIT]
+            why = Redactor().beginning(f"{type(error).__name__}: {error}", ERROR_TEXT_LIMIT)
             return Resolution(problem=f"payload cannot be checked: {why}", code=InvalidInput.code)

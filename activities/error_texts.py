@@ -9,9 +9,6 @@ from redrive.contracts import ERROR_TEXT_LIMIT
 from redrive.documents import validation_sentence
 from redrive.redaction import Redactor
 
-# Of an error's text, so much is searched for secrets: megabytes of it would hold up the worker.
-READ_LIMIT = 4 * ERROR_TEXT_LIMIT
-
 
 def error_text(error: BaseException, redactor: Redactor) -> str:
     """Return an error's text: neither a broken `__str__` nor a lone surrogate may stop that."""
@@ -27,7 +24,7 @@ def error_text(error: BaseException, redactor: Redactor) -> str:
 
 def redacted_text(text: str, redactor: Redactor) -> str:
     """Return the beginning of a text, without the secrets in it."""
-    return redactor.text(text[:READ_LIMIT])[:ERROR_TEXT_LIMIT]
+    return redactor.beginning(text, ERROR_TEXT_LIMIT)
 
 
 def redacted_stack(error: BaseException, redactor: Redactor) -> str:
@@ -37,7 +34,7 @@ def redacted_stack(error: BaseException, redactor: Redactor) -> str:
         if isinstance(cause, ValidationError):
             for line in str(cause).splitlines():
                 stack = stack.replace(line.strip(), line.strip().partition(" [type=")[0])
-    return redactor.text(_storable(stack)[-READ_LIMIT:])[-ERROR_TEXT_LIMIT:]
+    return redactor.end(_storable(stack), ERROR_TEXT_LIMIT)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

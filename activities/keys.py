@@ -83,7 +83,7 @@ class KeyActivities:
         status = execution_status(description)
         if not status.closed:
             return None
-        return without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
+        return await without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
 
     async def _delete_expired(self) -> int:
         """Delete what has expired, once Temporal has forgotten it as well: the first generation's run id is free."""

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio import activity
 
 from activities.follow_ups import FollowUps
+from activities.order_texts import storable
 from redrive.contracts import Activity
 from redrive.dead_letters import (
     Alert,
@@ -98,7 +99,7 @@ class LetterRecords:
     @activity.defn(name=Activity.RECORD_CONTINUE)
     async def record_continue(self, letter: LetterId, order: Continue, answer: Answer) -> None:
         """Write down a `continue` and its answer."""
-        written = order.model_copy(update={"reason": self._redactor.text(order.reason)})
+        written = storable(order, self._redactor)
         await put_continue(await self._database.pool(), letter, written, answer)
         log.info(
             "run.continued",

@@ -25,6 +25,8 @@ from redrive.documents import json_size
 from redrive.fairness import turn_of
 from redrive.redaction import Redactor
 
+_OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
+
 
 class LetterSignals:
     """Signal dead letters. Telling one twice does no harm."""
@@ -41,10 +43,10 @@ class LetterSignals:
             letter=report.letter,
             pipeline=report.pipeline,
             cycle=report.cycle,
-            payload=self._snapshot(report),
+            payload=await self._snapshot(report),
             config=report.snapshot.policy,
-            correlation_id=report.correlation_id,
-            key=report.key,
+            correlation_id=self._redactor.text(report.correlation_id),
+            key=self._redactor.text(report.key) if report.key is not None else None,
             claim=report.claim,
             started_at=report.started_at,
             at=report.at,
@@ -82,11 +84,12 @@ class LetterSignals:
             priority=turn_of(letter.tenant),
         )
 
-    def _snapshot(self, report: ExhaustedReport) -> object:
-        payload = self._redactor.value(report.document)
-        if json_size(payload) > SNAPSHOT_LIMIT:
-            return {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
-        return payload
+    async def _snapshot(self, report: ExhaustedReport) -> object:
+        # Measured first: what is not kept is not redacted.
+        if json_size(report.document) > SNAPSHOT_LIMIT:
+            return _OMITTED
+        payload = await self._redactor.value_aside(report.document)
+        return _OMITTED if json_size(payload) > SNAPSHOT_LIMIT else payload
 
 
 def _search_attributes(report: ExhaustedReport) -> TypedSearchAttributes:

@@ -34,6 +34,8 @@ from redrive.dead_letters import (
     restarted,
 )
 from redrive.documents import json_size, patched, step_input, validation_sentence
+from redrive.errors import InvalidInput
+from redrive.identifiers import check_identifiers
 from redrive.keys import run_id_for_key
 from redrive.modules import Registry
 from redrive.policy import RetryPolicy
@@ -69,6 +71,14 @@ class OrderChecks:
 
     async def check(self, request: OrderRequest) -> Verdict:
         """Say whether the run stands against an order, and whether it is gone."""
+        try:
+            # Not in the workflow: what counts as a secret changes with releases.
+            check_identifiers(request_id=request.order.request_id, requested_by=request.order.requested_by)
+        except InvalidInput as error:
+            return Verdict(str(error))
+        return await self._check(request)
+
+    async def _check(self, request: OrderRequest) -> Verdict:
         letter, order = request.letter, request.order
         handle = self._client.get_workflow_handle(letter.run_id)
         try:

@@ -10,6 +10,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.order_checks import OrderChecks, Verdict
+from activities.order_texts import storable
 from redrive.contracts import Activity
 from redrive.dead_letters import (
     PROBLEM_LIMIT,
@@ -81,7 +82,7 @@ class OrderActivities:
 
     async def _answer(self, request: OrderRequest, verdict: Verdict) -> Answer:
         letter, order = request.letter, request.order
-        written = order.model_copy(update={"reason": self._redactor.text(order.reason)})
+        written = storable(order, self._redactor)
         pool = await self._database.pool()
         if verdict.problem is None:
             answer = Answer(
@@ -89,7 +90,7 @@ class OrderActivities:
             )
             return await dead_letters.put_accepted(pool, letter, written, answer, is_last=verdict.is_last)
         answer = Answer(
-            request_id=order.request_id,
+            request_id=written.request_id,
             accepted=False,
             message=verdict.problem,
             status=request.status,

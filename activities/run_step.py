@@ -182,8 +182,8 @@ class StepActivities:
                     tenant=order.tenant,
                     pipeline=order.pipeline,
                     status=RunStatus.SUCCESS,
-                    correlation_id=order.correlation_id,
-                    key=last.key,
+                    correlation_id=self._redactor.text(order.correlation_id),
+                    key=self._redactor.text(last.key) if last.key is not None else None,
                     started_at=last.started_at,
                     step=order.step.name,
                     cycle=order.cycle,
@@ -193,17 +193,17 @@ class StepActivities:
                         run_id=order.run_id,
                         pipeline=order.pipeline,
                         claim=last.claim,
-                        end=self._end(last, output),
+                        end=await self._end(last, output),
                     ),
                 )
         except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
-    def _end(self, last: LastStep, output: Any) -> Settlement:
+    async def _end(self, last: LastStep, output: Any) -> Settlement:
         """Return what a key answers with, for a run that has one."""
         if last.claim is None:
             return Settlement(status=RunStatus.SUCCESS)
-        return without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
+        return await without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""

@@ -207,7 +207,7 @@ class Intake:
         return Failure(
             category=classify(error, EVENT).category,
             error_type=type(error).__name__,
-            error=self._redactor.text(text[: 4 * ERROR_TEXT_LIMIT])[:ERROR_TEXT_LIMIT],
+            error=self._redactor.beginning(text, ERROR_TEXT_LIMIT),
             attempts=attempts,
         )
 

@@ -19,7 +19,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 from bridges.amqp import BROKER_ERRORS, Room, connected, ensure_queue, open_paced, reason
 from bridges.health import Health
 from bridges.labels import tenant_name
-from bridges.retry_messages import TENANT, Malformed, dead_malformed, read_retry
+from bridges.retry_messages import TENANT, Malformed, dead_malformed, error_text, read_retry
 from bridges.retry_metrics import RetryMetrics
 from bridges.retry_settings import RetrySettings
 from redrive.contracts import MIB
@@ -227,7 +227,8 @@ class RetryIngest:
         return _Read(message, retry, None)
 
     def _malformed(self, message: _Delivery, why: str) -> _Read:
-        settings = self._settings
+        # It names what was sent.
+        settings, why = self._settings, error_text(why, self._redactor)
         dead = dead_malformed(
             message.body,
             settings.retry_queue,

@@ -85,7 +85,7 @@ def _not_before(milliseconds: int, now: datetime) -> datetime | None:
 
 def error_text(text: str, redactor: Redactor) -> str:
     """Return an error's text as it may be stored."""
-    return clean(redactor.text(text[:ERROR_TEXT_LIMIT]))
+    return clean(redactor.beginning(text, ERROR_TEXT_LIMIT))
 
 
 def dead_malformed(

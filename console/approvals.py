@@ -48,7 +48,7 @@ async def check_approval(
     asking = Asking(
         about=record.letter,
         plan_hash=named,
-        plan=redactor.value(order.model_dump(mode="json", exclude=_IDENTITY, exclude_none=True)),
+        plan=await redactor.value_aside(order.model_dump(mode="json", exclude=_IDENTITY, exclude_none=True)),
         reason=redactor.text(order.reason),
         requested_by=caller.name,
         person=caller.person,

@@ -57,6 +57,7 @@ from redrive.errors import (
     UnsafeEffects,
 )
 from redrive.fairness import turn_of
+from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
@@ -132,6 +133,7 @@ class BulkOperations:
         The same request id again is the same bulk operation, which goes on if its workflow was terminated. With
         `REDRIVE_APPROVALS=on` a start asks for another person's yes (`ApprovalNeeded`), and goes through after that.
         """
+        check_identifiers(requested_by=requested_by, request_id=request_id)
         start = _made(
             BulkStart,
             request_id=request_id or new_request_id(),

@@ -57,9 +57,9 @@ class Settlement(Message):
     error: str | None = None
 
 
-def without_secrets(settlement: Settlement, redactor: Redactor) -> Settlement:
+async def without_secrets(settlement: Settlement, redactor: Redactor) -> Settlement:
     """Return what may be stored: an output with secrets is left out, and read from the run instead."""
-    is_plain = redactor.value(settlement.output) == settlement.output
+    is_plain = await redactor.value_aside(settlement.output) == settlement.output
     error = None if settlement.error is None else redactor.text(settlement.error)
     return settlement.model_copy(update={"output": settlement.output if is_plain else None, "error": error})
 

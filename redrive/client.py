@@ -44,6 +44,7 @@ from redrive.errors import (
     Unavailable,
     UnknownPipeline,
 )
+from redrive.identifiers import check_identifiers
 from redrive.keyed import KeyedStarts
 from redrive.keys import KEY_TTL, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
@@ -124,6 +125,7 @@ class Redrive:
         """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
+        check_identifiers(key=key, correlation_id=correlation_id, user_id=user_id)
         order = validated_run_input(
             pipeline=name,
             payload=document,

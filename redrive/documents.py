@@ -20,8 +20,7 @@ _FIELDS_NAMED = 10
 # Naming one problem costs naming them all.
 _PROBLEMS_READ = 1000
 _MESSAGE_SHOWN = 200
-# Read of a value to show 60 characters of it: a secret has to be seen whole to be known.
-_VALUE_READ = 4096
+_VALUE_SHOWN = 60
 _TOO_LONG = 10**DIGIT_LIMIT
 # One match for each element outside of texts, and one for the rest. It cannot fail, so that nothing is read twice: a
 # text that is not closed goes to the end, and so does the rest.
@@ -269,6 +268,10 @@ def _field_sentences(error: ValidationError, redactor: Redactor) -> Iterator[str
 
 def _shown(name: str, sent: object, redactor: Redactor) -> str:
     """Return the beginning of a value, redacted."""
-    part = sent[:_VALUE_READ] if isinstance(sent, str | bytes) else sent
-    shown = redactor.value({name: part})[name]
-    return bounded(repr(shown), 60) if not isinstance(shown, int) or abs(shown) < _TOO_LONG else "a very long number"
+    if isinstance(sent, str):
+        sent = redactor.beginning(sent, _VALUE_SHOWN)
+    elif isinstance(sent, bytes):
+        sent = f"{len(sent)} bytes"
+    shown = redactor.value({name: sent})[name]
+    is_long = isinstance(shown, int) and abs(shown) >= _TOO_LONG
+    return "a very long number" if is_long else bounded(repr(shown), _VALUE_SHOWN)

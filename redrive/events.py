@@ -26,6 +26,7 @@ from redrive.contracts import MESSAGE_ELEMENT_LIMIT, PAYLOAD_LIMIT, Name, Text25
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
 from redrive.header_values import HeaderText
+from redrive.identifiers import check_identifiers
 from redrive.keys import check_key
 from redrive.moments import Moment
 
@@ -89,6 +90,13 @@ def parse_envelope(body: bytes) -> Envelope:
     except ValidationError as error:
         raise InvalidInput(f"event: {validation_sentence(error)}") from None
     check_payload(envelope.payload)
+    check_identifiers(
+        dedupeKey=envelope.dedupe_key,
+        type=envelope.type,
+        source=envelope.source,
+        userId=envelope.user_id,
+        correlationId=envelope.correlation_id,
+    )
     return envelope
 
 

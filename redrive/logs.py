@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+from temporalio.runtime import LogForwardingConfig, LoggingConfig
 
 from redrive.redaction import Redactor
 from redrive.tracing import is_on, trace_id
@@ -56,14 +57,17 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# They tell each request or poll, which `service.called` tells better, and each try to reach a collector of traces.
+# They tell each request or poll, which `service.called` tells better, each try to reach a collector of traces, and (the
+# SDK, when debugging) whole inputs.
 _CHATTY: Final = {
     "httpx": logging.WARNING,
     "httpcore": logging.WARNING,
     "urllib3": logging.WARNING,
     "asyncio": logging.INFO,
+    "temporalio": logging.INFO,
     "opentelemetry.exporter": logging.ERROR,
 }
+_LONGEST: Final = 16 * 1024
 # Temporal puts these beside a record; other extras may be payloads.
 _EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
 # Error text is untrusted: without this it could move a terminal's cursor.
@@ -107,6 +111,12 @@ def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: Red
     _configure_stdlib(level, shared, _rendering(pretty, redactor or Redactor()))
 
 
+def core_logging() -> LoggingConfig:
+    """Return how the native part of Temporal's SDK logs: through here, because it tells of inputs that do not fit."""
+    forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False)
+    return LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
+
+
 def _configure_structlog(shared: list[Processor]) -> None:
     structlog.configure(
         processors=[
@@ -144,7 +154,8 @@ def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
 def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
     def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         plain = {name: event[name] for name in event if name in _PLAIN}
-        redacted: EventDict = redactor.value({name: event[name] for name in event if name not in _PLAIN})
+        told = {name: _cut(event[name], redactor) for name in event if name not in _PLAIN}
+        redacted: EventDict = redactor.value(told)
         return {**redacted, **plain}
 
     if not pretty:
@@ -152,6 +163,13 @@ def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
     # Its own formatter of exceptions would print local variables, secrets among them.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return [redact, _escape_control, console]
+
+
+def _cut(value: Any, redactor: Redactor) -> Any:
+    """Return the beginning of a long text: a foreign logger may put a whole payload on a line."""
+    if not isinstance(value, str) or len(value) <= _LONGEST:
+        return value
+    return f"{redactor.beginning(value, _LONGEST)}… ({len(value)} characters)"
 
 
 def _escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -32,6 +32,7 @@ from redrive.dead_letters import (
 )
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, RunNotFound, Unavailable
+from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=15)
@@ -167,6 +168,7 @@ class DeadLetters:
 
 
 def _identity(requested_by: str, reason: str, request_id: str | None) -> dict[str, str]:
+    check_identifiers(requested_by=requested_by, request_id=request_id)
     return {"requested_by": requested_by, "reason": reason, "request_id": request_id or new_request_id()}
 
 

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from temporalio.runtime import Runtime, TelemetryConfig
+
 from redrive.errors import RedriveError
-from redrive.logs import configure_logging, get_logger
+from redrive.logs import configure_logging, core_logging, get_logger
 from redrive.settings import Settings, read_settings
 from redrive.tracing import finish_tracing, start_tracing
 
@@ -28,6 +30,8 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
         start_tracing(f"redrive-{name}")
         settings = read_settings()
         prepare(settings)
+        # Before anything connects: the SDK takes the first runtime for good.
+        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core_logging())), error_if_already_set=False)
         asyncio.run(serve(settings))
     except RedriveError as error:
         log.error(failed, error=str(error), code=error.code)

@@ -40,7 +40,7 @@ class PostgresClaims:
 
     async def settle(self, request: ClaimRequest, settlement: Settlement) -> None:
         """Write how the run of the key ended, where the worker's own word about it was lost."""
-        stored = without_secrets(settlement, self._redactor)
+        stored = await without_secrets(settlement, self._redactor)
         await self._asked(request, lambda session: settle_key(session, request, stored))
 
     async def close(self) -> None:

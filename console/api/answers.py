@@ -10,6 +10,7 @@ from redrive.access import Principal
 from redrive.contracts import Message, Name, Text255
 from redrive.dead_letters import Answer, Reason
 from redrive.errors import OrderRefused
+from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
 
 _MEANINGS: Final = {
@@ -60,6 +61,7 @@ class AssigningOrder(Ordering):
 
 def identity(caller: Principal, wanted: Ordering) -> dict[str, str]:
     """Return who gives an order, why, and the id that makes it one order however often it is sent."""
+    check_identifiers(request_id=wanted.request_id)
     request_id = wanted.request_id or new_request_id()
     return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from console.api.answers import AssigningOrder, Listed, Ordering, accepted, identity, refusals
 from console.api.versions import Versions, etag
-from console.contents import SHOWN, Content, content
+from console.contents import READ, Content, content
 from console.desk import Desk, TheDesk
 from console.security import BrokerScope, Operator, Reader
 from redrive.access import Principal, Right
@@ -109,4 +109,4 @@ async def dead_event_content(desk: Desk, caller: Principal, record: DeadEvent) -
     """Return the message, for those who may see payloads."""
     if not caller.may(Right.PAYLOADS):
         return None
-    return content(await message_of(await desk.pool(), record, SHOWN + 1), desk.redactor)
+    return content(await message_of(await desk.pool(), record, READ + 1), desk.redactor)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from console.api.answers import AssigningOrder, Listed, Ordering, accepted, identity, refusals
 from console.api.versions import Versions, etag
-from console.contents import SHOWN, Content, content
+from console.contents import READ, Content, content
 from console.desk import Desk, TheDesk
 from console.problems import Place, unacceptable
 from console.security import BrokerScope, Operator, Reader
@@ -117,4 +117,4 @@ async def message_content(desk: Desk, caller: Principal, record: DeadMessage) ->
     """Return what a message carries, for those who may see that."""
     if not caller.may(Right.PAYLOADS):
         return None
-    return content(await read_payload(await desk.pool(), record, SHOWN + 1), desk.redactor)
+    return content(await read_payload(await desk.pool(), record, READ + 1), desk.redactor)

@@ -90,7 +90,7 @@ Found = Annotated[StoredEvent, Depends(find_event)]
 @router.get("/{event_id}", responses=refusals(404))
 async def event(desk: TheDesk, caller: Reader, record: Found) -> EventDetail:
     """Show an event and what its projectors made of it."""
-    pool, payload = await desk.pool(), event_payload(desk, caller, record)
+    pool, payload = await desk.pool(), await event_payload(desk, caller, record)
     return EventDetail(
         **dict(record) | {"payload": payload},
         payload_hidden=payload is None,
@@ -110,7 +110,9 @@ async def replay(desk: TheDesk, caller: Operator, record: Found, wanted: EventRe
     return EventAnswer(request_id=order.request_id, message=message, replayed=done)
 
 
-def event_payload(desk: Desk, caller: Principal, record: StoredEvent) -> dict[str, Any] | None:
+async def event_payload(desk: Desk, caller: Principal, record: StoredEvent) -> dict[str, Any] | None:
     """Return an event's payload, redacted, for those who may see payloads."""
-    payload: dict[str, Any] = desk.redactor.value(record.payload)
-    return payload if caller.may(Right.PAYLOADS) else None
+    if not caller.may(Right.PAYLOADS):
+        return None
+    payload: dict[str, Any] = await desk.redactor.value_aside(record.payload)
+    return payload

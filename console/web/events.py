@@ -84,7 +84,7 @@ async def event(request: Request, desk: TheDesk, caller: Reader, record: stored_
             (each, LetterId(tenant=each.tenant, run_id=each.run_id, step=each.projector).workflow_id)
             for each in records
         ],
-        payload=stored_events.event_payload(desk, caller, record),
+        payload=await stored_events.event_payload(desk, caller, record),
         trail=await audit_trail(pool, record.tenant, record.id),
         links=desk.links(run=record.run_id),
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.contents import SHOWN, Encoding, content
+from console.contents import READ, SHOWN, Encoding, content
 from redrive.redaction import MARK, Redactor
 
 REDACTOR = Redactor()
@@ -25,7 +25,7 @@ def test_bytes_that_are_no_text_can_be_read_back(body: bytes) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Nd"]), max_size=200))
 def test_text_is_shown_as_it_is(text: str) -> None:
     """What holds neither secrets nor control characters is shown unchanged."""
-    assert content(text.encode(), Redactor()).text == REDACTOR.text(text)
+    assert content(text.encode(), REDACTOR).text == REDACTOR.text(text)
 
 
 @given(st.text(alphabet="abcdefghij", min_size=8, max_size=30), st.booleans())
@@ -47,5 +47,5 @@ def test_a_long_message_is_cut(size: int, is_cut: bool) -> None:
 
 def test_a_character_that_is_cut_in_two_is_left_out() -> None:
     """The end of the beginning may be half a character: the message is text nevertheless."""
-    shown = content(b"a" * (SHOWN - 1) + "é".encode(), REDACTOR)
+    shown = content(b"a" * (READ - 1) + "é".encode(), REDACTOR)
     assert (shown.encoding, shown.text) == (Encoding.TEXT, "a" * (SHOWN - 1))

@@ -1,0 +1,46 @@
+"""What Temporal's SDK logs about an input that it cannot decode holds no secret of that input."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from redrive.contracts import Workflow
+from redrive.dead_letters import LetterSignal
+from starter.stack.state import StackInfo
+from tests.conftest import eventually
+from tests.hostile.secrets import WORD
+from tests.integration.dead_letters.processes import WorkerProcess
+
+
+@pytest.mark.parametrize("signal", [None, LetterSignal.EXHAUSTED, "replay"])
+async def test_sdk_logs_no_secret_of_an_input_that_it_cannot_decode(
+    stack: StackInfo, temporal: Client, tmp_path: Path, signal: str | None
+) -> None:
+    """An input of a workflow or a signal that does not fit is told without secrets, also by the SDK's native part."""
+    queue, workflow_id = f"queue-{uuid.uuid4().hex[:12]}", f"dead-letter-{uuid.uuid4().hex[:12]}"
+    worker = WorkerProcess(stack, tmp_path, REDRIVE_TASK_QUEUE=queue)
+    await worker.start()
+    secret = f"password={WORD}"
+    given = {"letter": {"tenant": secret, "run_id": [secret], "step": {"x": secret}}, "surplus": secret}
+    await temporal.start_workflow(
+        Workflow.DEAD_LETTER,
+        given,
+        id=workflow_id,
+        task_queue=queue,
+        start_signal=signal,
+        start_signal_args=[{"letter": secret, "cycle": [secret]}] if signal else [],
+    )
+
+    async def told() -> bool:
+        return workflow_id in worker.log.read_text()
+
+    try:
+        await eventually(told)
+    finally:
+        await temporal.get_workflow_handle(workflow_id).terminate()
+        await worker.stop()
+    log = worker.log.read_text()
+    assert "validation error" in log or "input" in log
+    assert WORD not in log

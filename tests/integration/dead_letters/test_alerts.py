@@ -30,9 +30,8 @@ from tests.integration.dead_letters.sink import Sink
 
 
 def case_of(running: Running) -> Case:
-    url = running.settings.database_url
-    assert url
-    return Case(running.redrive, running.temporal, url.get_secret_value(), running.settings.task_queue)
+    url = owner_database_url(running.settings)
+    return Case(running.redrive, running.temporal, url, running.settings.task_queue)
 
 
 async def test_alert_is_signed(worker: WorkerFactory, registry: Registry) -> None:

@@ -1,6 +1,6 @@
 """Orders as they may be stored: without secrets in what people wrote."""
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from redrive.dead_letters import Continue, LetterOrder
 from redrive.identifiers import shown_identifier
@@ -11,10 +11,9 @@ Order = TypeVar("Order", bound=LetterOrder | Continue)
 
 def storable(order: Order, redactor: Redactor) -> Order:
     """Return an order without secrets in its texts. An accepted one keeps its ids: they were checked."""
-    return order.model_copy(
-        update={
-            "reason": redactor.text(order.reason),
-            "request_id": shown_identifier(order.request_id),
-            "requested_by": shown_identifier(order.requested_by),
-        }
-    )
+    texts = {
+        "reason": redactor.text(order.reason),
+        "request_id": shown_identifier(order.request_id),
+        "requested_by": shown_identifier(order.requested_by),
+    }
+    return cast("Order", order.model_copy(update=texts))

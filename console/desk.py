@@ -71,7 +71,7 @@ class Desk:
     async def seal(self) -> Seal:
         """Return what all consoles sign with, or raise `Unavailable`."""
         if self._seal is None:
-            self._seal = Seal(await signing_key(await self.pool()))
+            self._seal = Seal(await signing_key(await self.access()))
         return self._seal
 
     async def temporal(self) -> Client:

@@ -143,7 +143,7 @@ def test_any_signal_is_an_order_or_a_sentence(data: list[bytes], verb: str | Non
     assert isinstance(read_message(Outcome, arguments), str)
 
 
-MODELS = [
+MODELS: list[type[BaseModel]] = [
     LetterInput,
     FollowUp,
     BulkStart,

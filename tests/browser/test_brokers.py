@@ -103,7 +103,7 @@ async def lab(running: Running, valkey: Valkey, registry: Registry, pages: Pages
 async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pages: Pages, registry: Registry) -> None:
     """A message without a pipeline is replayed in vain, then with its pipeline; one that is no JSON is ignored."""
     await lab.emit("interview:ada", type_="interview.moved", user="ada", score=7)
-    await lab.put("{ password=hunter2")
+    await lab.valkey.client.xadd(lab.stream, {"event": "{ password=hunter2", "tenant": lab.tenant})
     page = await pages.signed_in()
     await go_to(page, "Events")
     rows = page.locator("tbody tr")
@@ -128,6 +128,25 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await expect(page.locator("pre.json mark")).to_have_text("[redacted]")
     await order(page, "Ignore", "a producer's test")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
+
+
+async def test_owner_names_the_tenant_of_what_is_in_quarantine(lab: EventLab, pages: Pages) -> None:
+    """A message of nobody is in a view that owners have; the page asks whose it is, and then it is theirs."""
+    await lab.put("of nobody")
+    page = await pages.signed_in(Role.OWNER)
+    await page.goto(f"/events?view=quarantine&stream={lab.stream}")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    assert await serious_violations(page) == []
+    await rows.get_by_role("link").click()
+    await expect(page.locator(".cause .notice")).to_contain_text("Only owners see it")
+    assert await serious_violations(page) == []
+    await page.get_by_label("Tenant whose it is").fill(lab.tenant)
+    await order(page, "Replay", "their producer wrote it")
+    await expect(page.locator("#toasts .bad")).to_contain_text("still pending")
+    await expect(page.locator("#trail")).to_contain_text("their producer wrote it")
+    (dead,) = await lab.dead()
+    assert dead.tenant == lab.tenant
 
 
 async def test_projectors_are_replayed_from_the_page_of_their_event(

@@ -227,3 +227,22 @@ async def test_dead_events_are_listed_shown_replayed_and_discarded(desk: Desk) -
     assert "event_replay_requested" in shown.out
     given_up = await desk.events("discard", dead["id"], "--reason", "a test", "--yes")
     assert given_up["status"] == "discarded"
+
+
+async def test_owner_of_the_machine_takes_a_message_out_of_quarantine(desk: Desk) -> None:
+    """A message that names no tenant is listed apart, left out of bulk replays, and replayed once it has a tenant."""
+    await desk.put(f"no JSON, of {desk.tenant}")
+    await eventually(desk.is_done, within=90)
+    document = await desk.events("dead", "--quarantined", "--stream", desk.stream, "--status", "pending")
+    (dead,) = document["dead_events"]
+    assert dead["tenant"] == "(quarantine)"
+    bulk = await desk.events("replay", "--dlq", "--status", "pending", "--dry-run")
+    assert dead["id"] not in bulk["would_replay"]
+    unnamed = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--yes")
+    assert (unnamed.code, "name the tenant whose it is" in unnamed.sentence) == (1, True)
+    wrong = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--assign-to", "No Name", "--yes")
+    assert "not a tenant's name" in wrong.sentence
+    still = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--assign-to", desk.tenant, "--yes")
+    assert "not valid JSON" in still.sentence
+    mine = await desk.events("dead", "--tenant", desk.tenant)
+    assert [row["id"] for row in mine["dead_events"]] == [dead["id"]]

@@ -13,13 +13,10 @@ WORKDIR /app
 COPY requirements-image.txt ./
 RUN pip install --require-hashes -r requirements-image.txt
 
-COPY pyproject.toml README.md LICENSE worker.py bridge.py ./
+COPY pyproject.toml README.md LICENSE worker.py ./
 COPY redrive redrive
 COPY workflows workflows
 COPY activities activities
-COPY store store
-COPY bridges bridges
-COPY console console
 COPY starter starter
 COPY examples examples
 RUN pip install --no-deps --no-build-isolation . \

@@ -16,52 +16,51 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import (
     FixedSizeSlotSupplier,
-    UnsandboxedWorkflowRunner,
     Worker,
     WorkerTuner,
-    WorkflowRunner,
 )
 
-from activities.alerts import AlertActivities
-from activities.audit_anchors import AuditAnchors
-from activities.bulk import BulkActivities
-from activities.bulk_plans import BulkPlanActivities
-from activities.catalog import CatalogActivities
-from activities.follow_ups import FollowUps
-from activities.keys import KeyActivities
-from activities.letter_records import LetterRecords
-from activities.letter_signals import LetterSignals
-from activities.order_checks import OrderChecks
-from activities.orders import OrderActivities
-from activities.retention import RetentionActivities
-from activities.run_step import HEARTBEAT_INTERVAL, StepActivities
-from activities.stalls import StallGuard
-from activities.step_slots import StepSlots
-from activities.stock import keep_gauges
-from redrive.connection import connect_temporal, database_url
-from redrive.errors import InvalidInput, Unavailable
+from redrive.activities.alerts import AlertActivities
+from redrive.activities.audit_anchors import AuditAnchors
+from redrive.activities.backlog_gauges import keep_gauges
+from redrive.activities.bulk import BulkActivities
+from redrive.activities.bulk_plans import BulkPlanActivities
+from redrive.activities.catalog import CatalogActivities
+from redrive.activities.command_checks import OrderChecks
+from redrive.activities.commands import OrderActivities
+from redrive.activities.dead_letter_records import LetterRecords
+from redrive.activities.dead_letter_signals import LetterSignals
+from redrive.activities.follow_ups import FollowUps
+from redrive.activities.keys import KeyActivities
+from redrive.activities.loop_watchdog import StallGuard
+from redrive.activities.retention import RetentionActivities
+from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
+from redrive.activities.step_slots import StepSlots
+from redrive.connection import database_url
+from redrive.errors import InvalidInput
 from redrive.fairness import overflow_queue, slots_to_reserve
 from redrive.http import new_http_client
-from redrive.loading import load_modules
 from redrive.logs import core_logging, get_logger
 from redrive.metrics import Metrics
+from redrive.module_files import load_modules
 from redrive.modules import DEFAULT_REGISTRY, Registry
-from redrive.program import run_program, say_ready, until_signalled
-from redrive.redaction import Redactor
+from redrive.postgres.database import Database
+from redrive.processes.program import run_program, say_ready, until_signalled
+from redrive.processes.temporal import connect_patiently, workflow_runner
+from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
 from redrive.weights import keep_weights
-from store.database import Database
-from workflows.alert_follow_up import AlertFollowUp
-from workflows.anchor_audit import AnchorAudit
-from workflows.arguments import OneInput
-from workflows.bulk_questions import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
-from workflows.bulk_replay import BulkReplay
-from workflows.catalog import DescribeModules, ResolvePipeline
-from workflows.dead_letter import DeadLetter
-from workflows.expire_keys import ExpireKeys
-from workflows.module_run import ModuleRun
-from workflows.purge_records import PurgeRecords
+from redrive.workflows.alert_follow_up import AlertFollowUp
+from redrive.workflows.anchor_audit import AnchorAudit
+from redrive.workflows.bulk_queries import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
+from redrive.workflows.bulk_replay import BulkReplay
+from redrive.workflows.catalog import DescribeModules, ResolvePipeline
+from redrive.workflows.dead_letter import DeadLetter
+from redrive.workflows.expire_keys import ExpireKeys
+from redrive.workflows.module_run import ModuleRun
+from redrive.workflows.purge_records import PurgeRecords
+from redrive.workflows.single_input import OneInput
 
 log = get_logger(__name__)
 ActivityFunction: TypeAlias = Callable[..., Any]
@@ -81,7 +80,6 @@ WORKFLOWS = [
     DescribeBulk,
     ListBulkItems,
 ]
-CONNECT_INTERVAL = 2.0
 # A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
@@ -225,13 +223,6 @@ def _bulk_activities(tools: Tools) -> list[ActivityFunction]:
     ]
 
 
-def workflow_runner() -> WorkflowRunner:
-    """Return what workflows run in here, and stored histories are replayed in."""
-    # Temporal's sandbox would load the workflow's file anew for each run, a fifth of what a run costs the worker.
-    # What it guards against is held by tests: what workflow files may import, and the replay of stored histories.
-    return UnsandboxedWorkflowRunner()
-
-
 @contextlib.asynccontextmanager
 async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGISTRY) -> AsyncIterator[Worker]:
     """Connect and run a worker for as long as the context lasts."""
@@ -267,16 +258,6 @@ def _runtime(settings: Settings) -> Runtime | None:
         return Runtime(telemetry=TelemetryConfig(metrics=prometheus, logging=core_logging(), attach_service_name=False))
     except ValueError as error:
         raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
-
-
-async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
-    """Wait for Temporal: a worker that starts before it, or while it restarts, has nothing better to do."""
-    while True:
-        try:
-            return await connect_temporal(settings, runtime)
-        except Unavailable as error:
-            log.warning("worker.waiting", error=str(error))
-            await asyncio.sleep(CONNECT_INTERVAL)
 
 
 async def _keep_schedules(client: Client, task_queue: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 from temporalio import activity
 
-from activities.webhooks import post_signed
+from redrive.activities.webhooks import post_signed
 from redrive.contracts import Activity
 from redrive.dead_letters import Alert
 from redrive.errors import InvalidInput

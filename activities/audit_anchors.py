@@ -10,12 +10,12 @@ import httpx
 from pydantic_core import to_json
 from temporalio import activity
 
-from activities.webhooks import post_signed
+from redrive.activities.webhooks import post_signed
 from redrive.contracts import Activity, AnchorMark
 from redrive.logs import get_logger
+from redrive.postgres.database import Database
 from redrive.settings import AnchorSettings
-from store.audit_heads import Head, grown_heads
-from store.database import Database
+from redrive.store.audit.heads import Head, grown_heads
 
 _HEADS_A_POST: Final = 500
 

@@ -7,8 +7,9 @@ from functools import partial
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.bulk_plans import judge
-from redrive.bulk_orders import (
+from redrive.activities.bulk_plans import judge
+from redrive.activities.token_bucket import Pace
+from redrive.bulk import (
     BulkAnswer,
     BulkControl,
     BulkOrderedControl,
@@ -20,19 +21,19 @@ from redrive.bulk_orders import (
     stop_reason,
 )
 from redrive.contracts import Activity
+from redrive.dead_letter_client import DeadLetters
 from redrive.dead_letters import Verb
 from redrive.errors import BulkNotFound, BulkRefused, RedriveError, Unavailable
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import Registry
-from redrive.operators import DeadLetters
-from redrive.pace import Pace
-from redrive.redaction import Redactor
-from store import bulk_items, bulks
-from store.bulk_approvals import PlanWaits, ask_plan_approval
-from store.bulk_items import SentItem
-from store.database import Database
-from store.tenancy import Pool
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import Pool
+from redrive.redaction.redactor import Redactor
+from redrive.store.approvals import PlanWaits, ask_plan_approval
+from redrive.store.bulk import items as bulk_items
+from redrive.store.bulk import operations as bulks
+from redrive.store.bulk.items import SentItem
 
 log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from temporalio import activity
 
-from redrive.bulk_orders import (
+from redrive.bulk import (
     ITEMS_LIMIT,
     Approval,
     ApprovalAnswer,
@@ -32,11 +32,11 @@ from redrive.errors import (
     UnsafeEffects,
 )
 from redrive.modules import Registry
-from redrive.redaction import Redactor
-from store.approvals import Yes, approve
-from store.bulk_lists import get_bulk, list_items
-from store.bulk_members import Members, find_members
-from store.database import Database
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.approvals import Yes, approve
+from redrive.store.bulk.lists import get_bulk, list_items
+from redrive.store.bulk.members import Members, find_members
 
 
 class BulkPlanActivities:

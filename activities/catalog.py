@@ -6,7 +6,7 @@ from redrive.contracts import ERROR_TEXT_LIMIT, Activity, Catalog, Resolution, R
 from redrive.documents import check_payload
 from redrive.errors import InvalidInput
 from redrive.modules import Registry
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 
 
 class CatalogActivities:

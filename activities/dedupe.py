@@ -7,8 +7,8 @@ import asyncpg
 
 from redrive.errors import Category, Transient, Unavailable
 from redrive.logs import get_logger
-from store.database import Database
-from store.step_results import Execution, begin, finish
+from redrive.postgres.database import Database
+from redrive.store.runs.step_results import Execution, begin, finish
 
 log = get_logger(__name__)
 

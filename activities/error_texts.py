@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from redrive.contracts import ERROR_TEXT_LIMIT
 from redrive.documents import validation_sentence
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 
 
 def error_text(error: BaseException, redactor: Redactor) -> str:

@@ -10,8 +10,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from redrive.contracts import Activity, Workflow
 from redrive.dead_letters import Alert, FollowUp
-from store import alerts
-from store.database import Database
+from redrive.postgres.database import Database
+from redrive.store import alerts
 
 
 class FollowUps:

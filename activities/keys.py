@@ -12,15 +12,16 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.claims import ClaimRequest, Settlement, without_secrets
 from redrive.contracts import Activity, KeySweep, RunStatus
-from redrive.keyed import outcome_of
+from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
+from redrive.idempotency.postgres_claims import settle_key
+from redrive.idempotency.starts import outcome_of
 from redrive.logs import get_logger
-from redrive.redaction import Redactor
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.keys.rows import KeyRow, delete_expired, list_unheard, touch_keys
+from redrive.store.runs.retrying import delete_unheard
 from redrive.visibility import execution_status
-from store.database import Database
-from store.keys import KeyRow, delete_expired, list_unheard, settle_key, touch_keys
-from store.retrying import delete_unheard
 
 BATCH: Final = 1000
 ASKED_AT_ONCE: Final = 200

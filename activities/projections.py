@@ -11,8 +11,8 @@ import asyncpg
 from redrive.contracts import StepOrder
 from redrive.errors import RedriveError
 from redrive.logs import get_logger
-from store.database import Database
-from store.events import put_projection
+from redrive.postgres.database import Database
+from redrive.store.events.records import put_projection
 
 TIMEOUT = timedelta(seconds=1)
 

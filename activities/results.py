@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from activities.attempts import to_details
+from redrive.activities.attempts import to_details
 from redrive.contracts import RESULT_LIMIT, Attempt
 from redrive.documents import json_problem, number_problem
 from redrive.errors import Category, Terminal

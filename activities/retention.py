@@ -6,10 +6,10 @@ from temporalio import activity
 
 from redrive.contracts import Activity, PurgeReport
 from redrive.logs import get_logger
+from redrive.postgres.database import Database
 from redrive.retention import RetentionSettings
-from store.audit import SYSTEM
-from store.database import Database
-from store.retention import AuditNotWhole, Purge, purge_tenant, tenants
+from redrive.store.audit.log import SYSTEM
+from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
 
 log = get_logger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, Attempt, StepOrder
 from redrive.logs import get_logger
-from store.database import Database
-from store.patience import Patience
-from store.retrying import RetryingStep, clear_retrying, put_retrying
+from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.database import Database
+from redrive.store.runs.retrying import RetryingStep, clear_retrying, put_retrying
 
 LONGEST: Final = timedelta(seconds=1)
 # Beside its timeout, so late may the next attempt be before the step is not counted any more.

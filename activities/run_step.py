@@ -22,14 +22,13 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.attempts import earlier_attempts, to_details, with_attempt
-from activities.dedupe import once
-from activities.error_texts import error_text, redacted_stack, redacted_text
-from activities.projections import write_projection
-from activities.results import packed_result, plain_result
-from activities.retrying import Retries
-from activities.step_slots import StepSlots
-from redrive.claims import Settlement, without_secrets
+from redrive.activities.attempts import earlier_attempts, to_details, with_attempt
+from redrive.activities.dedupe import once
+from redrive.activities.error_texts import error_text, redacted_stack, redacted_text
+from redrive.activities.projections import write_projection
+from redrive.activities.results import packed_result, plain_result
+from redrive.activities.retrying import Retries
+from redrive.activities.step_slots import StepSlots
 from redrive.classify import Verdict, classify
 from redrive.contracts import (
     Activity,
@@ -42,17 +41,18 @@ from redrive.contracts import (
 from redrive.documents import validation_sentence
 from redrive.errors import Category, RedriveError, Terminal
 from redrive.http import ServiceClient
+from redrive.idempotency.claims import Settlement, without_secrets
+from redrive.idempotency.postgres_claims import run_claim
 from redrive.keys import step_key
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
-from redrive.redaction import Redactor
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
 from redrive.settings import ServiceSettings
+from redrive.store.runs.rows import put_finished
+from redrive.store.runs.step_results import Execution
 from redrive.tracing import mark_failed, note
-from store.database import Database
-from store.keys import run_claim
-from store.runs import put_finished
-from store.step_results import Execution
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
 ROW_TIMEOUT = timedelta(seconds=1)

@@ -19,7 +19,7 @@ from temporalio.worker import (
     SlotReserveContext,
 )
 
-from activities.attempts import to_details
+from redrive.activities.attempts import to_details
 from redrive.contracts import Attempt
 from redrive.fairness import CROWDED_OUT, is_overflow, is_welcome
 

@@ -1,258 +1,394 @@
-"""Bulk operations from a caller's side: planned, approved, started, followed, paused, resumed and stopped.
+"""Bulk operations: one order for many dead letters. What crosses a process about them, and the decisions. Pure.
 
-A caller needs Temporal only: the records are read by workers.
+The membership is settled when a bulk operation starts; each of its items is then one order to one dead letter.
 """
 
-import asyncio
-import contextlib
-from datetime import timedelta
-from typing import Any
+import hashlib
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ValidationError
-from temporalio.client import (
-    Client,
-    WithStartWorkflowOperation,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.service import RPCError, RPCStatusCode
+from pydantic import Field, model_validator
+from pydantic_core import to_json
 
-from redrive.asking import ask, unavailable
-from redrive.bulk_orders import (
-    Approval,
-    ApprovalAnswer,
-    BulkAnswer,
-    BulkBegin,
-    BulkCommand,
-    BulkControl,
-    BulkItems,
-    BulkOrder,
-    BulkPlan,
-    BulkRequest,
-    BulkStart,
-    BulkView,
-    ItemsRequest,
-    ItemStatus,
-    PlanAnswer,
-)
-from redrive.contracts import PAYLOAD_LIMIT, Message, SearchAttribute, Workflow
-from redrive.documents import json_problem, json_size, validation_sentence
-from redrive.errors import (
-    ApprovalNeeded,
-    ApprovalNotFound,
-    BulkNotFound,
-    BulkRefused,
-    InvalidInput,
-    PlanChanged,
-    SameEyes,
-    TooLarge,
-    Unavailable,
-    UnsafeEffects,
-)
-from redrive.fairness import turn_of
-from redrive.identifiers import check_identifiers
-from redrive.keys import new_request_id
+from redrive.access import Person, named
+from redrive.contracts import Effect, Message, Name, Text255
+from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
+from redrive.errors import Category
+from redrive.moments import Moment
 
-ANSWER_TIMEOUT = timedelta(seconds=30)
-RETRY_INTERVAL = timedelta(milliseconds=200)
-_ERRORS = {
-    error.code: error
-    for error in (
-        PlanChanged,
-        UnsafeEffects,
-        ApprovalNeeded,
-        ApprovalNotFound,
-        SameEyes,
-        InvalidInput,
-        BulkNotFound,
-    )
-}
+ITEMS_LIMIT: Final = 100_000
+LETTERS_LIMIT: Final = 1000
+PAGE_LIMIT: Final = 1000
+# Without a canary, so many outcomes are waited for before their share of failures means anything.
+JUDGED_FROM: Final = 20
+
+# What the column holds.
+Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
+BulkVerb = Literal[Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD]
 
 
-class _NotReady(Exception):
-    """The workflow ended while the command was on its way: a start can be given again."""
+class BulkStatus(StrEnum):
+    """Where a bulk operation is."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    DONE = "DONE"
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether it has ended."""
+        return self in {BulkStatus.STOPPED, BulkStatus.DONE}
 
 
-class BulkOperations:
-    """Give one order to many dead letters."""
+class ItemStatus(StrEnum):
+    """Where one item of a bulk operation is. The last three are final."""
 
-    def __init__(self, client: Client, task_queue: str, *, approvals: bool = False) -> None:
-        """Work through a connected client. With `approvals` every start demands another person's approval.
-
-        A worker demands it when its own settings do, or the start does: neither side can do without the other.
-        """
-        self._client = client
-        self._task_queue = task_queue
-        self._approvals = approvals
-
-    async def plan(self, order: BulkOrder) -> BulkPlan:
-        """Say what a bulk operation would do; its hash stands for the membership and the order."""
-        document = order.model_dump(mode="json")
-        problem, size = json_problem(document), json_size(document)
-        if problem:
-            raise InvalidInput(f"the order{problem}")
-        if size > PAYLOAD_LIMIT:
-            raise TooLarge(f"the order: {size} bytes; the limit is {PAYLOAD_LIMIT}")
-        answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, order)
-        if answer.plan is None:
-            raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")
-        return answer.plan.model_copy(update={"approval_needed": answer.plan.approval_needed or self._approvals})
-
-    async def approve(
-        self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None
-    ) -> None:
-        """Say yes to a plan whose start waits for it, or raise (needed with `REDRIVE_APPROVALS=on`).
-
-        `person` tells who answers for it, where several names may stand for one.
-        """
-        fields = {"tenant": tenant, "plan_hash": plan_hash, "approved_by": approved_by, "reason": reason}
-        approval = _made(Approval, **fields, person=person)
-        answer: ApprovalAnswer = await self._ask(Workflow.APPROVE_BULK, ApprovalAnswer, approval)
-        if answer.problem is not None:
-            raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem)
-
-    async def start(
-        self,
-        plan: BulkPlan,
-        *,
-        requested_by: str,
-        reason: str,
-        allow_unsafe: bool = False,
-        request_id: str | None = None,
-        person: str | None = None,
-    ) -> BulkAnswer:
-        """Start what was planned, or raise: `PlanChanged` when the dead letters are not those of the plan any more.
-
-        The same request id again is the same bulk operation, which goes on if its workflow was terminated. With
-        `REDRIVE_APPROVALS=on` a start asks for another person's yes (`ApprovalNeeded`), and goes through after that.
-        """
-        check_identifiers(requested_by=requested_by, request_id=request_id)
-        start = _made(
-            BulkStart,
-            request_id=request_id or new_request_id(),
-            order=plan.order,
-            plan_hash=plan.hash,
-            requested_by=requested_by,
-            reason=reason,
-            allow_unsafe=allow_unsafe,
-            needs_approval=self._approvals,
-            person=person,
-        )
-        return _accepted(await self._given(start))
-
-    async def _given(self, start: BulkStart) -> BulkAnswer:
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
-                while True:
-                    with contextlib.suppress(_NotReady):
-                        return await self._give(start)
-                    await asyncio.sleep(RETRY_INTERVAL.total_seconds())
-        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
-            raise Unavailable(
-                f"no answer from bulk operation {start.bulk_id!r} ({type(error).__name__}): it may begin yet; "
-                f"start it again with request id {start.request_id!r}"
-            ) from error
-
-    async def _give(self, start: BulkStart) -> BulkAnswer:
-        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            Workflow.BULK_REPLAY,
-            start,
-            id=start.bulk_id,
-            task_queue=self._task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            search_attributes=_tenant_attribute(start.order.tenant),
-            static_summary=f"{start.order.verb} in tenant {start.order.tenant}",
-            priority=turn_of(start.order.tenant),
-        )
-        try:
-            answer: BulkAnswer = await self._client.execute_update_with_start_workflow(
-                BulkControl.START.value,
-                BulkBegin(action_hash=start.order.action_hash),
-                start_workflow_operation=operation,
-                result_type=BulkAnswer,
-            )
-        except RPCError as error:
-            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION}:
-                raise _NotReady from error
-            raise
-        return answer
-
-    async def pause(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """Send nothing more for now; what is under way ends."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
-        return await self._control(bulk_id, BulkControl.PAUSE, command)
-
-    async def resume(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """Go on after a pause."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
-        return await self._control(bulk_id, BulkControl.RESUME, command)
-
-    async def stop(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """End it: what is under way ends, the rest is skipped."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
-        return await self._control(bulk_id, BulkControl.STOP, command)
-
-    async def _control(self, bulk_id: str, control: BulkControl, command: BulkCommand) -> BulkAnswer:
-        try:
-            answer: BulkAnswer = await self._client.get_workflow_handle(bulk_id).execute_update(
-                control.value, command, result_type=BulkAnswer, rpc_timeout=ANSWER_TIMEOUT
-            )
-        except RPCError as error:
-            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
-                raise BulkNotFound(
-                    f"no bulk operation {bulk_id[:80]!r} is under way: it has ended, or never was"
-                ) from error
-            raise unavailable(error) from error
-        except (WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
-            raise Unavailable(f"no answer from bulk operation {bulk_id!r} to {control}: give it again") from error
-        return _accepted(answer)
-
-    async def get(self, bulk_id: str, *, tenant: str) -> BulkView:
-        """Return a bulk operation and how far it is."""
-        asked = _made(BulkRequest, tenant=tenant, bulk_id=bulk_id)
-        view: BulkView | None = await self._ask(Workflow.DESCRIBE_BULK, BulkView | None, asked)
-        if view is None:
-            raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r} in tenant {tenant!r}")
-        return view
-
-    async def items(
-        self,
-        bulk_id: str,
-        *,
-        tenant: str,
-        status: ItemStatus | None = None,
-        limit: int = 100,
-        after: int | None = None,
-    ) -> BulkItems:
-        """Return items and what became of them, after the place where the page before ended."""
-        asked = _made(ItemsRequest, tenant=tenant, bulk_id=bulk_id, status=status, limit=limit, after=after)
-        items: BulkItems = await self._ask(Workflow.LIST_BULK_ITEMS, BulkItems, asked)
-        return items
-
-    async def _ask(self, workflow: Workflow, answer: Any, given: Message) -> Any:
-        return await ask(self._client, self._task_queue, workflow, answer, given, timeout=ANSWER_TIMEOUT)
+    PENDING = "PENDING"
+    SENDING = "SENDING"
+    ORDERED = "ORDERED"
+    APPLIED = "APPLIED"
+    SKIPPED = "SKIPPED"
+    FAILED = "FAILED"
 
 
-def _accepted(answer: BulkAnswer) -> BulkAnswer:
-    if answer.accepted:
-        return answer
-    raise _ERRORS.get(answer.code or "", BulkRefused)(answer.message)
+class BulkControl(StrEnum):
+    """What can be told to a bulk operation; also the names of its signals and updates."""
+
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
 
 
-def _made(kind: type[Any], **fields: Any) -> Any:
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        raise InvalidInput(validation_sentence(error)) from error
+class BulkSelection(Message):
+    """Which open dead letters; with nothing set, all of the tenant's. `fingerprint` is a group of those alike."""
+
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Category | None = None
+    fingerprint: str | None = None
+    since: Moment | None = Field(default=None, description="that failed last at this moment or later")
+    until: Moment | None = Field(default=None, description="that failed last before; a plan sets it")
+    text: str | None = Field(default=None, description="a part of the message, or of an id")
+    letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
 
 
-def _tenant_attribute(tenant: str) -> TypedSearchAttributes:
-    return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(SearchAttribute.TENANT), tenant)])
+class BulkWish(Message):
+    """What to do to which open dead letters of a tenant, and how carefully."""
+
+    verb: BulkVerb
+    selection: BulkSelection = BulkSelection()
+    mode: Mode = Mode.FROM_STEP
+    from_step: Name | None = None
+    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on each step's input")
+    output: dict[str, Any] | None = Field(default=None, description="what each step would have returned, to resolve")
+    rate: float | None = Field(default=None, gt=0, le=1000, description="orders per second at most; none: no limit")
+    parallelism: int = Field(default=20, ge=1, le=500, description="how many may be under way at once")
+    canary: int = Field(default=0, ge=0, le=ITEMS_LIMIT, description="how many go first, alone, to their outcome")
+    stop_percent: float = Field(default=10.0, ge=0, le=100, description="stop when more than this share fails")
+
+    @model_validator(mode="after")
+    def _fits_verb(self) -> Self:
+        if (self.output is not None) != (self.verb is Verb.RESOLVE):
+            raise ValueError("output: belongs to resolve, and to no other verb")
+        replay_only = self.input_patch is not None or self.from_step is not None or self.mode is not Mode.FROM_STEP
+        if replay_only and self.verb is not Verb.REPLAY:
+            raise ValueError("mode, from_step, input_patch: belong to replay, and to no other verb")
+        return self
+
+
+class BulkOrder(BulkWish):
+    """A wish with its tenant."""
+
+    tenant: Name
+
+    @property
+    def action_hash(self) -> str:
+        """A hash of what is done to each item."""
+        return _digest(self.model_dump(mode="json", include={"verb", "mode", "from_step", "input_patch", "output"}))
+
+
+class BulkStart(Message):
+    """Start a bulk operation as it was planned. The same request id again is the same bulk operation."""
+
+    request_id: Text255
+    order: BulkOrder
+    plan_hash: Text255
+    requested_by: Text255
+    reason: Reason
+    allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+    needs_approval: bool = Field(default=False, description="whoever sends it demands another person's approval")
+    person: Person | None = Field(default=None, description="who answers for it; none: whom `requested_by` names")
+
+    @property
+    def eyes(self) -> str:
+        """Who has looked at the plan, and cannot approve it, too."""
+        return self.person or named(self.requested_by)
+
+    @property
+    def bulk_id(self) -> str:
+        """The id of the bulk operation, and of its workflow."""
+        return bulk_id_for(self.order.tenant, self.request_id)
+
+
+class BulkBegin(Message):
+    """Ask a bulk operation whether it begins: it must be about the same order."""
+
+    action_hash: str
+
+
+class BulkCommand(Message):
+    """Who pauses, resumes or stops a bulk operation, and why."""
+
+    requested_by: Text255
+    reason: Reason
+    tenant: str | None = Field(default=None, description="if given, it must be the tenant that the operation is of")
+
+
+class BulkProgress(Message):
+    """How far a bulk operation is: the counts of all items add up to the total at any moment."""
+
+    status: BulkStatus
+    total: int = 0
+    pending: int = 0
+    sending: int = 0
+    ordered: int = Field(default=0, description="accepted; the outcome of the replay is not known yet")
+    applied: int = 0
+    skipped: int = 0
+    failed: int = 0
+    canary_pending: int = 0
+    canary_open: int = Field(default=0, description="items of the canary whose outcome is not known yet")
+
+    since_sent: float | None = Field(default=None, description="seconds since items were sent last; none: never")
+
+    @property
+    def under_way(self) -> int:
+        """How many orders are on their way, or carried out right now."""
+        return self.sending + self.ordered
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether every item has ended."""
+        return self.pending + self.under_way == 0
+
+    @property
+    def idle(self) -> bool:
+        """Tell whether nothing happens until somebody resumes it."""
+        return self.status is BulkStatus.PAUSED and self.under_way == 0
+
+
+class BulkAnswer(Message):
+    """What became of a start, or of a pause, resume or stop."""
+
+    bulk_id: str
+    accepted: bool
+    message: str
+    code: str | None = None
+    status: BulkStatus | None = None
+
+
+class BulkOrderedControl(Message):
+    """A command for a bulk operation, for the worker that carries it out."""
+
+    tenant: str
+    bulk_id: str
+    control: BulkControl
+    command: BulkCommand
+
+
+class PlannedStep(Message):
+    """A step that runs again, and what its repetition means; no effect: its module is not known to the worker."""
+
+    name: str
+    effect: Effect | None
+
+
+class PlannedGroup(Message):
+    """What happens to the dead letters of one step of one pipeline."""
+
+    pipeline: str
+    step: str
+    count: int
+    run_again: list[PlannedStep] = Field(default=[], description="the dead step, and those before it that run again")
+    afterwards: list[str] = Field(default=[], description="later steps, which run when these are done")
+    note: str | None = None
+
+
+class BulkPlan(Message):
+    """What a bulk operation would do. Its hash stands for the membership and the order: start it with that."""
+
+    hash: str
+    order: BulkOrder = Field(description="as given, with `until` set: what fails later does not belong to it")
+    count: int
+    groups: list[PlannedGroup]
+    unsafe: list[str] = Field(default=[], description="steps whose effects would be repeated without a key")
+    approval_needed: bool = False
+
+
+class PlanAnswer(Message):
+    """A plan, or why there is none."""
+
+    plan: BulkPlan | None = None
+    problem: str | None = None
+    code: str | None = None
+
+
+class Approval(Message):
+    """Another person's yes to a plan."""
+
+    tenant: Name
+    plan_hash: Text255
+    approved_by: Text255
+    reason: Reason
+    person: Person | None = Field(default=None, description="who answers for it; none: whom `approved_by` names")
+
+    @property
+    def eyes(self) -> str:
+        """Who says yes."""
+        return self.person or named(self.approved_by)
+
+
+class ApprovalAnswer(Message):
+    """Nothing, or why a yes does not count."""
+
+    problem: str | None = None
+    code: str | None = None
+
+
+class BulkRequest(Message):
+    """Ask for one bulk operation."""
+
+    tenant: Name
+    bulk_id: Text255
+
+
+class ItemsRequest(BulkRequest):
+    """Ask for items of a bulk operation, after the place where the page before ended."""
+
+    status: ItemStatus | None = None
+    limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
+    after: Position | None = None
+
+
+class BulkItem(Message):
+    """One item, and what became of it."""
+
+    position: int
+    letter_id: str
+    run_id: str
+    step: str
+    status: ItemStatus
+    why: str | None
+    updated_at: datetime
+
+
+class BulkItems(Message):
+    """A page of items; `after` is where the next one begins, none: there are no more."""
+
+    items: list[BulkItem]
+    after: int | None
+
+
+class BulkView(Message):
+    """A bulk operation as an operator sees it."""
+
+    id: str
+    tenant: str
+    verb: Verb
+    status: BulkStatus
+    progress: BulkProgress
+    options: dict[str, Any] = Field(description="what was ordered; of an edit or output only that there is one")
+    plan_hash: str
+    request_id: str
+    requested_by: str
+    reason: str
+    stopped_because: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+def bulk_id_for(tenant: str, request_id: str) -> str:
+    """Return the one bulk operation that belongs to a tenant's request."""
+    # The separator cannot occur in a tenant's name, so no two pairs share a text.
+    return "bulk-" + hashlib.sha256(f"{tenant}\n{request_id}".encode()).hexdigest()[:32]
+
+
+def item_request_id(bulk_id: str, letter_id: str) -> str:
+    """Return the id of an item's order: the same however often it is sent, and with the bulk operation's id in it."""
+    return f"{bulk_id}:{hashlib.sha256(letter_id.encode()).hexdigest()[:16]}"
+
+
+def plan_hash(order: BulkOrder, members: str) -> str:
+    """Return the hash of an order and its membership, which is given by a digest."""
+    return _digest([order.model_dump(mode="json"), members])[:32]
+
+
+def item_order(start: BulkStart, letter_id: str) -> LetterOrder:
+    """Return the order that an item's dead letter gets."""
+    order = start.order
+    fields: dict[str, str] = {
+        "request_id": item_request_id(start.bulk_id, letter_id),
+        "requested_by": start.requested_by,
+        "reason": start.reason,
+    }
+    match order.verb:
+        case Verb.REPLAY:
+            return Replay(**fields, mode=order.mode, from_step=order.from_step, input_patch=order.input_patch)
+        case Verb.RESOLVE:
+            return Resolve(**fields, output=order.output or {})
+        case Verb.DISCARD:
+            return Discard(**fields)
+
+
+def room(progress: BulkProgress, order: BulkOrder) -> int:
+    """Say how many more items may be sent now: the canary's first, and no others before its outcome is known."""
+    if progress.status is not BulkStatus.RUNNING:
+        return 0
+    waiting = progress.canary_pending if progress.canary_open else progress.pending
+    return max(0, min(order.parallelism - progress.under_way, waiting))
+
+
+def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
+    """Say why a bulk operation must stop: too large a share of the outcomes are failures. Skipped ones do not count."""
+    known = progress.applied + progress.failed
+    is_judged = progress.canary_open == 0 if order.canary else known >= JUDGED_FROM
+    is_too_much = progress.failed * 100 > order.stop_percent * known
+    if not (progress.status is BulkStatus.RUNNING and is_judged and is_too_much):
+        return None
+    return f"{progress.failed} of {known} failed, more than {order.stop_percent:g} %"
+
+
+def other_order(request_id: str) -> str:
+    """Say that a request id was used for another order."""
+    return f"request {request_id!r} belongs to another bulk operation: give a new request id"
+
+
+def control_refusal(status: BulkStatus, control: BulkControl) -> str | None:
+    """Say why a bulk operation cannot take a command now, or None."""
+    allowed = {
+        BulkControl.PAUSE: {BulkStatus.RUNNING, BulkStatus.PAUSED},
+        BulkControl.RESUME: {BulkStatus.PAUSED, BulkStatus.RUNNING},
+        BulkControl.STOP: {BulkStatus.RUNNING, BulkStatus.PAUSED, BulkStatus.STOPPING},
+    }
+    if status in allowed.get(control, set()):
+        return None
+    return f"the bulk operation is {status}: there is nothing to {control}"
+
+
+def status_after_control(control: BulkControl) -> BulkStatus:
+    """Return the status that a command gives."""
+    match control:
+        case BulkControl.PAUSE:
+            return BulkStatus.PAUSED
+        case BulkControl.STOP:
+            return BulkStatus.STOPPING
+        case BulkControl.START | BulkControl.RESUME:
+            return BulkStatus.RUNNING
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(to_json(value)).hexdigest()

@@ -16,9 +16,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.asking import ask, unavailable
-from redrive.bulk import BulkOperations
-from redrive.claims import Claims
+from redrive.bulk_client import BulkOperations
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import (
     DEFAULT_TENANT,
@@ -35,6 +33,7 @@ from redrive.contracts import (
     StepSnapshot,
     Workflow,
 )
+from redrive.dead_letter_client import DeadLetters
 from redrive.documents import check_payload, validated_run_input
 from redrive.errors import (
     InvalidInput,
@@ -44,16 +43,17 @@ from redrive.errors import (
     Unavailable,
     UnknownPipeline,
 )
+from redrive.idempotency.claims import Claims
+from redrive.idempotency.starts import KeyedStarts
 from redrive.identifiers import check_identifiers
-from redrive.keyed import KeyedStarts
 from redrive.keys import KEY_TTL, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
-from redrive.operators import DeadLetters
-from redrive.pending import with_pending
+from redrive.pending_activities import with_pending
 from redrive.settings import Settings, read_settings
-from redrive.starting import start_run
+from redrive.starts import start_run
 from redrive.tracing import note, span
 from redrive.visibility import execution_status, runs_query, summary
+from redrive.worker_queries import ask, unavailable
 
 ANSWER_TIMEOUT = timedelta(seconds=5)
 _ERRORS = {error.code: error for error in (InvalidInput, UnknownPipeline)}
@@ -270,7 +270,7 @@ class Redrive:
 def _claims(settings: Settings) -> Claims | None:
     """Return the keys' store of these settings, if they name a database."""
     # The one place where the SDK knows its store: a caller gets what is durable without ceremony.
-    from store.claims import PostgresClaims  # noqa: PLC0415
+    from redrive.idempotency.postgres_claims import PostgresClaims  # noqa: PLC0415
 
     try:
         return PostgresClaims(

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from redrive.contracts import DEPTH_LIMIT, DIGIT_LIMIT, ELEMENT_LIMIT, NAME_LIMIT, PAYLOAD_LIMIT, RunInput
 from redrive.errors import InvalidInput, TooLarge
 from redrive.levels import Level, bounded, dotted, leaves, levels, path_text, path_to
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 
 PATHS_NAMED: Final = 100
 _REDACTOR = Redactor()

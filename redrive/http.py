@@ -27,7 +27,7 @@ from redrive.header_values import header_problem
 from redrive.logs import Log, get_logger
 from redrive.network import PRIVATE, GuardedTransport
 from redrive.policy import SERVICE_CALL, RetryPolicy
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 from redrive.retry import with_retry
 from redrive.settings import ServiceSettings
 from redrive.tracing import mark_failed, note, span, trace_headers

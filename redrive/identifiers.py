@@ -5,7 +5,7 @@ in a workflow: what counts as a secret changes with releases, and a history must
 """
 
 from redrive.errors import InvalidInput
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 
 _REDACTOR = Redactor()
 

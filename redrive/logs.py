@@ -13,7 +13,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from temporalio.runtime import LogForwardingConfig, LoggingConfig
 
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 from redrive.tracing import is_on, trace_id
 
 Log = structlog.stdlib.BoundLogger

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
 from redrive.header_values import header_problem
-from redrive.redaction import Redactor
+from redrive.redaction.redactor import Redactor
 from redrive.retention import RetentionSettings
 
 Kind = TypeVar("Kind", bound=BaseSettings)
@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     owner_database_url: SecretStr | None = Field(default=None, description="the login that owns the tables")
     state_dir: Path = Path(".redrive")
     task_queue: str = TASK_QUEUE
-    modules: Annotated[tuple[str, ...], NoDecode] = ("examples",)
+    modules: Annotated[tuple[str, ...], NoDecode] = ("redrive.examples",)
     services: dict[str, ServiceSettings] = {}
     alerts: AlertSettings = AlertSettings()
     retention: RetentionSettings = RetentionSettings()

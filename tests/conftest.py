@@ -16,9 +16,9 @@ from temporalio.client import Client
 from redrive import Redrive, Registry
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
-from starter.stack.stack import Stack
-from starter.stack.state import StackInfo
-from worker import running_worker
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.state import StackInfo
+from redrive.worker import running_worker
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from temporalio.common import RawValue, RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, Workflow
     from redrive.dead_letters import FollowUp
-    from workflows.inputs import NOTHING, read_input
+    from redrive.workflows.inputs import NOTHING, read_input
 
 COUNT_TIMEOUT = timedelta(seconds=5)
 COUNT_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))

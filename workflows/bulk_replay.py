@@ -12,7 +12,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.bulk_orders import (
+    from redrive.bulk import (
         BulkAnswer,
         BulkBegin,
         BulkCommand,
@@ -26,8 +26,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from redrive.contracts import Activity, Workflow
     from redrive.errors import BulkNotFound
-    from workflows.details import bulk_details
-    from workflows.inputs import NOTHING, read_input, read_message
+    from redrive.workflows.details import bulk_details
+    from redrive.workflows.inputs import NOTHING, read_input, read_message
 
 RECORD_TIMEOUT = timedelta(seconds=10)
 # Settling a hundred thousand items is one statement, but not a small one.

@@ -7,7 +7,7 @@ from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, Catalog, Resolution, ResolveRequest, Workflow
-    from workflows.inputs import NOTHING, read_input, read_no_input
+    from redrive.workflows.inputs import NOTHING, read_input, read_no_input
 
 TIMEOUT = timedelta(seconds=10)
 

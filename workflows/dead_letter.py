@@ -41,10 +41,10 @@ with workflow.unsafe.imports_passed_through():
         status_after,
         status_after_outcome,
     )
-    from workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
-    from workflows.details import letter_details
-    from workflows.inputs import NOTHING, read_input, read_message, read_order
-    from workflows.records import work_with_record
+    from redrive.workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
+    from redrive.workflows.details import letter_details
+    from redrive.workflows.inputs import NOTHING, read_input, read_message, read_order
+    from redrive.workflows.records import work_with_record
 
 
 @workflow.defn(name=Workflow.DEAD_LETTER)

@@ -2,7 +2,7 @@
 
 import re
 
-from redrive.bulk_orders import BulkProgress, BulkStart
+from redrive.bulk import BulkProgress, BulkStart
 from redrive.contracts import RunInput, RunStatus, StepState, StepStatus
 from redrive.dead_letters import LetterState, LetterStatus
 

@@ -7,7 +7,7 @@ from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, KeySweep, Workflow
-    from workflows.inputs import NOTHING, read_no_input
+    from redrive.workflows.inputs import NOTHING, read_no_input
 
 # The next sweep goes on where this one has to stop.
 SWEEP_TIMEOUT = timedelta(minutes=10)

@@ -47,13 +47,13 @@ with workflow.unsafe.imports_passed_through():
     from redrive.errors import Category
     from redrive.fairness import overflow_queue, turn_of
     from redrive.policy import SHORTEST_DELAY
-    from workflows.attempts import drop_oldest_attempts
-    from workflows.details import run_details
-    from workflows.failures import attempts_when_crowded_out, failed_cycle
-    from workflows.inputs import NOTHING, check_run_id, read_message, read_order, read_run_input
-    from workflows.records import work_with_record
-    from workflows.run_letters import LOCAL_TIMEOUT, RunLetters
-    from workflows.run_state import (
+    from redrive.workflows.attempts import drop_oldest_attempts
+    from redrive.workflows.details import run_details
+    from redrive.workflows.failures import attempts_when_crowded_out, failed_cycle
+    from redrive.workflows.inputs import NOTHING, check_run_id, read_message, read_order, read_run_input
+    from redrive.workflows.records import work_with_record
+    from redrive.workflows.run_dead_letters import LOCAL_TIMEOUT, RunLetters
+    from redrive.workflows.run_state import (
         begin_cycle,
         current_step,
         exhaust,

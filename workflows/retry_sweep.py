@@ -11,7 +11,7 @@ from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SweepOrder, Workflow
-    from workflows.inputs import NOTHING, read_input
+    from redrive.workflows.inputs import NOTHING, read_input
 
 # A process that dies is missed after this.
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)

@@ -19,7 +19,7 @@ from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Re
 from redrive.documents import json_size, patched, step_input, validation_sentence
 from redrive.errors import Category
 from redrive.policy import RetryPolicy
-from workflows.edits import count_edit
+from redrive.workflows.edits import count_edit
 
 
 def next_step(state: RunState) -> int | None:

@@ -9,11 +9,11 @@ from redrive import Redrive
 from redrive.contracts import RunView, StepStatus
 from redrive.dead_letters import LetterId
 from redrive.errors import RedriveError
-from starter.demo.story import Scene
-from starter.terminal import console
-from store.database import Database
-from store.dead_letter_lists import get_letter
-from store.records import LetterRecord
+from redrive.postgres.database import Database
+from redrive.starter.cli.terminal import console
+from redrive.starter.demo.story import Scene
+from redrive.store.dead_letters.lists import get_letter
+from redrive.store.dead_letters.models import LetterRecord
 
 OPERATOR = "you"
 REASON = "the customer meant a lamp"

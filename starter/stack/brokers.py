@@ -9,16 +9,16 @@ from typing import Final, NamedTuple, Protocol
 
 from pydantic import SecretStr
 
-from bridges.event_settings import EventSettings
-from bridges.retry_settings import RetrySettings
+from redrive.bridges.events.settings import EventSettings
+from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import Broker
 from redrive.settings import read_environment
-from starter.errors import WrongUsage
-from starter.stack.child import Program
-from starter.stack.placement import ServerPlace
-from starter.stack.ports import ChoosePort
-from starter.stack.rabbitmq import RABBITMQ_ACCOUNTS, get_rabbitmq, place_rabbitmq
-from starter.stack.redis import REDIS_ACCOUNTS, find_redis, place_redis
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.ports import ChoosePort
+from redrive.starter.stack.rabbitmq import RABBITMQ_ACCOUNTS, get_rabbitmq, place_rabbitmq
+from redrive.starter.stack.redis import REDIS_ACCOUNTS, find_redis, place_redis
 
 # The bridge from RabbitMQ serves its health and metrics there.
 _HEALTH_VARIABLE: Final = "HTTP_PORT"
@@ -94,7 +94,7 @@ def bridge_program(broker: Broker, environment: Mapping[str, str], ready: Path) 
     return Program(
         name=name,
         title=f"the bridge from {broker}",
-        command=[sys.executable, "-m", "starter.cli", "bridge", broker],
+        command=[sys.executable, "-m", "redrive.starter.cli.main", "bridge", broker],
         environment={**environment, "REDRIVE_READY_FILE": str(ready_file)},
         prepare=partial(asyncio.to_thread, ready_file.unlink, missing_ok=True),
         ready=partial(asyncio.to_thread, ready_file.exists),

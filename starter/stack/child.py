@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
-from starter.stack.account import Account
-from starter.stack.leash import leashed
+from redrive.starter.stack.account import Account
+from redrive.starter.stack.leash import leashed
 
 POLL_INTERVAL: Final = 0.05
 FIRST_BACKOFF: Final = 0.2

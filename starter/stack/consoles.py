@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from starter.stack.child import Program
-from starter.stack.ports import LOOPBACK, listens
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.ports import LOOPBACK, listens
 
 CONSOLE_PORT: Final = 8300
 
@@ -23,7 +23,7 @@ def console_program(environment: Mapping[str, str], port: int, **settings: str |
     return Program(
         name="console",
         title="the console",
-        command=[sys.executable, "-m", "console"],
+        command=[sys.executable, "-m", "redrive.processes.console"],
         environment={**environment, **own},
         ready=partial(listens, port),
     )

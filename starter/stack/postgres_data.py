@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
-from starter.stack.leash import leashed
-from starter.stack.placement import Placement
+from redrive.starter.stack.leash import leashed
+from redrive.starter.stack.placement import Placement
 
 _ENDINGS: Final = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 

@@ -19,11 +19,11 @@ import aiormq
 from aiormq.exceptions import AMQPError
 
 from redrive.errors import StackError
-from starter.stack.account import Account, hand_over
-from starter.stack.child import Program
-from starter.stack.placement import ServerPlace
-from starter.stack.ports import LOOPBACK, ChoosePort, listens
-from starter.stack.state import write_private, writing
+from redrive.starter.stack.account import Account, hand_over
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.ports import LOOPBACK, ChoosePort, listens
+from redrive.starter.stack.state import write_private, writing
 
 RABBITMQ_PORT: Final = 5672
 # Not the usual 25672 and 4369, where a RabbitMQ of the system's own would be.

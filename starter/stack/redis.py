@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
-from starter.stack.account import Account, hand_over
-from starter.stack.child import Program
-from starter.stack.placement import ServerPlace
-from starter.stack.ports import LOOPBACK, ChoosePort
+from redrive.starter.stack.account import Account, hand_over
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.ports import LOOPBACK, ChoosePort
 
 REDIS_PORT: Final = 6379
 REDIS_ACCOUNTS: Final = ("valkey", "redis")

@@ -24,17 +24,17 @@ from temporalio.envconfig import ClientConfigProfile
 from redrive.contracts import Broker
 from redrive.errors import RedriveError, StackError
 from redrive.settings import Settings
-from starter.stack.account import server_account
-from starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
-from starter.stack.child import ChildStatus, Program
-from starter.stack.consoles import CONSOLE_PORT, console_address, console_program
-from starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
-from starter.stack.ports import LOOPBACK, Ports, reserve
-from starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
-from starter.stack.postgres_data import end_leftover
-from starter.stack.state import StackInfo, StateDirectory, holding, writing
-from starter.stack.supervisor import Supervisor
-from starter.stack.temporal_server import (
+from redrive.starter.stack.account import server_account
+from redrive.starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
+from redrive.starter.stack.child import ChildStatus, Program
+from redrive.starter.stack.consoles import CONSOLE_PORT, console_address, console_program
+from redrive.starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
+from redrive.starter.stack.ports import LOOPBACK, Ports, reserve
+from redrive.starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
+from redrive.starter.stack.postgres_data import end_leftover
+from redrive.starter.stack.state import StackInfo, StateDirectory, holding, writing
+from redrive.starter.stack.supervisor import Supervisor
+from redrive.starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
     TEMPORAL_ACCOUNTS,
     TEMPORAL_PORT,
@@ -43,8 +43,8 @@ from starter.stack.temporal_server import (
     TemporalServer,
     find_temporal,
 )
-from starter.stack.workers import find_worker, nth_worker, worker_environment, worker_program
-from store.migrate import migrate
+from redrive.starter.stack.workers import WORKER, nth_worker, worker_environment, worker_program
+from redrive.store.migrate import migrate
 
 _log = structlog.get_logger()
 
@@ -126,7 +126,6 @@ class Stack:
         await self._undo.aclose()
 
     async def _start(self) -> None:
-        worker = find_worker() if self._workers else None
         temporal_binary, postgres_home = self._find_programs()
         found_brokers = await find_servers(self._brokers)
         self._undo.enter_context(self._state)
@@ -152,7 +151,7 @@ class Stack:
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
         await migrate(_secret(self._info.owner_url))
-        await self._supervisor.start(*self._own_programs(worker, embedded_temporal=temporal is not None))
+        await self._supervisor.start(*self._own_programs(embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
         self._announced = True
@@ -248,14 +247,13 @@ class Stack:
         address = settings.temporal_address or profile.address or f"localhost:{TEMPORAL_PORT}"
         return address, settings.temporal_namespace or profile.namespace or DEFAULT_NAMESPACE
 
-    def _own_programs(self, worker: Path | None, *, embedded_temporal: bool) -> list[Program]:
+    def _own_programs(self, *, embedded_temporal: bool) -> list[Program]:
         state = self._state
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
         names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
         programs = [
-            worker_program(name, worker, nth_worker(environment, number), state.ready / name)
+            worker_program(name, WORKER, nth_worker(environment, number), state.ready / name)
             for number, name in enumerate(names, 1)
-            if worker
         ]
         if self._console_port:
             programs.append(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from redrive.errors import StackError
-from starter.stack.child import Child, ChildStatus, Program
+from redrive.starter.stack.child import Child, ChildStatus, Program
 
 
 class Supervisor:

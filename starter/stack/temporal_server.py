@@ -15,13 +15,13 @@ from temporalio.service import RPCError
 
 from redrive.contracts import SearchAttribute
 from redrive.errors import StackError
-from starter.stack.account import Account, hand_over
-from starter.stack.child import Program
-from starter.stack.ports import LOOPBACK, listens
+from redrive.starter.stack.account import Account, hand_over
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.ports import LOOPBACK, listens
 
 TEMPORAL_PORT: Final = 7233
 WEB_UI_PORT: Final = 8233
-# Where the console shows it: console/headers.py.
+# Where the console shows it: redrive/console/headers.py.
 WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
 TEMPORAL_ACCOUNTS: Final = ("temporal",)

@@ -1,31 +1,23 @@
 """The worker processes of a stack as programs."""
 
 import asyncio
-import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from redrive.errors import StackError
-from starter.stack.child import Program
-from starter.stack.state import StackInfo
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.state import StackInfo
 
 # A user's own Temporal settings (TLS, keys, profiles) are for another server and would keep a worker from this one.
 _FOREIGN: Final = "TEMPORAL_"
 _METRICS: Final = "REDRIVE_METRICS_ADDRESS"
+# By its name, not by its file: the file's directory would come first on the path, and hide modules of Python's own.
+WORKER: Final = (sys.executable, "-m", "redrive.worker")
 # Workers and bridges let nobody in and own nothing.
 _OTHER_LOGINS: Final = ("REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
-
-
-def find_worker() -> Path:
-    """Find worker.py, the composition root of a worker process."""
-    spec = importlib.util.find_spec("worker")
-    if spec is None or spec.origin is None:
-        raise StackError("worker.py is missing: install Redrive again")
-    return Path(spec.origin)
 
 
 def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: bool) -> dict[str, str]:
@@ -52,12 +44,12 @@ def nth_worker(environment: Mapping[str, str], number: int) -> dict[str, str]:
     return {**environment, _METRICS: f"{host}:{int(port) + number - 1}"}
 
 
-def worker_program(name: str, worker: Path, environment: Mapping[str, str], ready_file: Path) -> Program:
+def worker_program(name: str, command: Sequence[str], environment: Mapping[str, str], ready_file: Path) -> Program:
     """Describe one worker; it is ready when it has written the file that REDRIVE_READY_FILE names."""
     return Program(
         name=name,
         title=f"the worker {name!r}" if name != "worker" else "the worker",
-        command=[sys.executable, str(worker)],
+        command=command,
         environment={**environment, "REDRIVE_READY_FILE": str(ready_file)},
         prepare=partial(asyncio.to_thread, ready_file.unlink, missing_ok=True),
         ready=partial(asyncio.to_thread, ready_file.exists),

@@ -19,7 +19,7 @@ import pytest
 
 from redrive.errors import Unavailable
 from redrive.settings import Settings
-from starter.stack.state import StackInfo, find_running
+from redrive.starter.stack.state import StackInfo, find_running
 
 T = TypeVar("T")
 

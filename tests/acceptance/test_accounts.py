@@ -17,9 +17,9 @@ from temporalio.client import Client
 
 from redrive.contracts import Broker
 from redrive.settings import Settings
-from starter.stack.placement import sheltered
-from starter.stack.stack import Stack, wipe
-from starter.stack.state import StateDirectory
+from redrive.starter.stack.placement import sheltered
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.starter.stack.state import StateDirectory
 from tests.debian import find
 
 SERVERS = {"postgres", "temporal", "redis", "rabbitmq-names", "rabbitmq"}

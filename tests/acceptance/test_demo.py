@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from starter.demo.story import SCENES
-from starter.stack.state import find_running
+from redrive.starter.demo.story import SCENES
+from redrive.starter.stack.state import find_running
 from tests.acceptance.live import COMMAND, environment, until, working_directory
 
 SUMMARY = "6 runs: 6 succeeded, 3 after retries, 1 after a replay. None was lost."

@@ -23,12 +23,12 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 
 from redrive.contracts import SearchAttribute
 from redrive.errors import StackError
+from redrive.postgres.connection import connect
 from redrive.settings import Settings
-from starter.stack.child import ChildState
-from starter.stack.ports import LOOPBACK, Ports
-from starter.stack.stack import Stack, wipe
-from starter.stack.state import find_running
-from store.connection import connect
+from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.ports import LOOPBACK, Ports
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.starter.stack.state import find_running
 from tests.conftest import eventually, owner_url
 
 OWNER = """

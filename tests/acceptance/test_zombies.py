@@ -14,10 +14,10 @@ from redrive import Category, Redrive, Registry
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.keys import step_key
+from redrive.postgres.pool import open_pool
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
-from store.pool import open_pool
-from store.step_results import Execution, begin
+from redrive.starter.stack.state import StackInfo
+from redrive.store.runs.step_results import Execution, begin
 from tests.conftest import eventually
 from tests.integration.dead_letters.processes import WorkerProcess
 

@@ -17,14 +17,14 @@ from typing import Final, NamedTuple
 
 import httpx
 
-from console.app import build_app
 from redrive.access import Role
+from redrive.console.app import build_app
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.settings import Settings
-from starter.stack.stack import Stack, wipe
-from store.connection import connect
-from store.migrate import migrate
-from store.pool import ACCESS_ROLE, open_pool
-from store.tokens import TokenWish, create_owner_token, create_token
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
+from redrive.store.migrate import migrate
 from tests.bench.letters_explain import TENANT, load
 from tests.conftest import owner_url
 

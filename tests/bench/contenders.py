@@ -16,11 +16,11 @@ from temporalio.client import Client
 from redrive import Redrive
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
-from starter.stack.child import Program
-from starter.stack.stack import Stack
-from starter.stack.state import StackInfo
-from starter.stack.supervisor import Supervisor
-from starter.stack.workers import find_worker, worker_environment, worker_program
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.state import StackInfo
+from redrive.starter.stack.supervisor import Supervisor
+from redrive.starter.stack.workers import WORKER, worker_environment, worker_program
 from tests.bench.models import Order
 from tests.bench.modules import PIPELINES
 from tests.bench.plain import PlainRun
@@ -70,7 +70,7 @@ async def stage(modules: str, plain_runner: str = "sandbox") -> AsyncIterator[St
             workers = Supervisor(state / "logs")
             try:
                 await workers.start(
-                    worker_program(REDRIVE, find_worker(), environment, state / REDRIVE),
+                    worker_program(REDRIVE, WORKER, environment, state / REDRIVE),
                     _plain_program(address, environment, state / PLAIN, plain_runner),
                 )
                 client = await connect_temporal(Settings(temporal_address=address))

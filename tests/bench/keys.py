@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from redrive import Redrive, RunStatus
-from redrive.claims import ClaimRequest, Settlement
 from redrive.connection import connect_temporal
+from redrive.idempotency.claims import ClaimRequest, Settlement
+from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.keys import KEY_TTL, request_hash, run_id_for_key
 from redrive.logs import configure_logging
 from redrive.settings import Settings
-from starter.stack.stack import Stack
-from store.claims import PostgresClaims
+from redrive.starter.stack.stack import Stack
 from tests.bench.contenders import ORDER, PLAIN
 from tests.bench.modules import PIPELINES
 from tests.bench.plain import PlainRun

@@ -21,16 +21,16 @@ from pydantic_core import to_json
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
+from redrive.postgres.connection import connect
+from redrive.postgres.paging import Place, write_cursor
+from redrive.postgres.pool import open_pool
+from redrive.postgres.tenancy import Connection, Pool
 from redrive.settings import Settings
-from starter.stack.stack import Stack, wipe
-from store.connection import connect
-from store.dead_letter_lists import LetterFilter, audit_trail, get_letter, list_letters, open_letters
-from store.dead_letter_stats import groups, stats
-from store.migrate import migrate
-from store.paging import Place, write_cursor
-from store.pool import open_pool
-from store.stock import stock
-from store.tenancy import Connection, Pool
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.store.backlog import stock
+from redrive.store.dead_letters.figures import groups, stats
+from redrive.store.dead_letters.lists import LetterFilter, audit_trail, get_letter, list_letters, open_letters
+from redrive.store.migrate import migrate
 from tests.conftest import owner_url
 
 ROWS: Final = 1_000_000

@@ -16,7 +16,7 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
 from pydantic import BaseModel
 
-from bridges.retry_message_pb2 import RetryMessage
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 
 TENANT = "bench"
 RETRY_QUEUE = "bench.retry"

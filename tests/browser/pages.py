@@ -13,14 +13,14 @@ import uvicorn
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
-from console.app import build_app
 from redrive.access import Role
 from redrive.connection import access_database_url, database_url, owner_database_url
+from redrive.console.app import build_app
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from store.pool import ACCESS_ROLE, open_pool
-from store.sessions import create_link
-from store.tenancy import Pool
-from store.tokens import TokenWish, create_owner_token, create_token
+from redrive.store.access.sessions import create_link
+from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant

@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 
 from redrive import Pipeline, Registry
 from redrive.access import Right, Role
-from store.dead_messages import MessageStatus
+from redrive.store.messages.dead import MessageStatus
 from tests.browser.pages import PATIENCE, Pages, press, serious_violations
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.bridges.conftest import Names, names, rabbitmq, rabbitmq_programs

@@ -9,7 +9,7 @@ from redrive import RunStatus
 from redrive.access import Right, Role
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Category
-from store.dead_letters import record_exhausted
+from redrive.store.dead_letters.transitions import record_exhausted
 from tests.browser.pages import PATIENCE, Pages, case_of, press, serious_violations
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case

@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from redrive import Registry, RunStatus
 from redrive.connection import owner_database_url
 from redrive.dead_letters import LetterStatus
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import Running, WorkerFactory
 from tests.integration.dead_letters.lab import Case, register, wording
 

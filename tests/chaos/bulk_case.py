@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from redrive.access import Role
-from store.pool import ACCESS_ROLE, open_pool
-from store.tokens import TokenWish, create_token
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.store.access.tokens import TokenWish, create_token
 from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
 
 REQUEST = "everything"

@@ -14,8 +14,8 @@ from redrive import Redrive, RunStatus
 from redrive.contracts import RunResult
 from redrive.dead_letters import Answer, LetterId
 from redrive.errors import RedriveError, Unavailable
-from store.audit import verify
-from store.pool import open_pool
+from redrive.postgres.pool import open_pool
+from redrive.store.audit.log import verify
 from tests.acceptance.live import Sink
 from tests.chaos.modules import FRAGILE, LATER, PIPELINE
 

@@ -19,9 +19,9 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWor
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from redrive import ModuleContext, OutcomeUnknown, Pipeline, Redrive, Registry, Unavailable
-from redrive.claims import Claim, ClaimRequest, Settlement
+from redrive.idempotency.claims import Claim, ClaimRequest, Settlement
+from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.logs import configure_logging
-from store.claims import PostgresClaims
 
 PIPELINE = "keyed"
 STEP = "effect"

@@ -3,9 +3,9 @@
 import sys
 from typing import Any
 
-import worker
-from activities import run_step
-from store.runs import put_finished
+from redrive import worker
+from redrive.activities import run_step
+from redrive.store.runs.rows import put_finished
 from tests.chaos.key_caller import die
 
 

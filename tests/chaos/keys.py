@@ -20,17 +20,17 @@ import psutil
 from redrive import Redrive
 from redrive.connection import connect_temporal
 from redrive.contracts import KeyStatus
+from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.keys import run_id_for_key
 from redrive.logs import configure_logging
+from redrive.postgres.database import Database
 from redrive.settings import Settings
-from starter.stack.stack import Stack
-from store.claims import PostgresClaims
-from store.database import Database
-from store.keys import get_key
+from redrive.starter.stack.stack import Stack
+from redrive.store.keys.rows import get_key
+from redrive.worker import running_worker
 from tests.chaos.key_burst import Burst
 from tests.chaos.key_caller import CallerConfig, keyed_registry
 from tests.integration.dead_letters.processes import stopped
-from worker import running_worker
 
 TROUBLES = ("none", "postgres", "temporal")
 PATIENCE = 60.0

@@ -12,8 +12,8 @@ import asyncpg
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
 
-from bridges.amqp import BROKER_ERRORS
-from bridges.retry_message_pb2 import RetryMessage
+from redrive.bridges.rabbitmq.connection import BROKER_ERRORS
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 
 # Every so many is one whose retries are used up.
 EXHAUSTED_EVERY = 20

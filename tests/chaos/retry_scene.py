@@ -35,7 +35,7 @@ async def bridges(
     count: int, environment: Mapping[str, str], tenant: str, folder: Path, client: Client
 ) -> AsyncIterator["Bridges"]:
     """Run bridges while the block lasts; it begins when all are well."""
-    command = [sys.executable, "-m", "starter.cli", "bridge", "rabbitmq", "--tenant", tenant]
+    command = [sys.executable, "-m", "redrive.starter.cli.main", "bridge", "rabbitmq", "--tenant", tenant]
     async with Workers(count, environment, folder, command).running() as running:
         yield Bridges(running, client, f"{SERVICE}-{tenant}")
 

@@ -5,15 +5,14 @@ import contextlib
 import os
 import random
 import signal
-import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from starter.stack.stack import Stack
-from starter.stack.workers import find_worker
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.workers import WORKER
 from tests.integration.dead_letters.processes import stopped
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +38,7 @@ class Workers:
     def __init__(
         self, count: int, environment: Mapping[str, str], folder: Path, command: Sequence[str] | None = None
     ) -> None:
-        self._command = command or [sys.executable, str(find_worker())]
+        self._command = command or list(WORKER)
         self._environment = dict(environment) | {"PYTHONPATH": str(ROOT), "REDRIVE_LOG_FORMAT": "json"}
         self._folder = folder
         self._names = [f"worker-{number + 1}" for number in range(count)]

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from redrive.bulk_orders import BulkOrder, BulkPlan, BulkSelection, BulkStatus, bulk_id_for
+from redrive.bulk import BulkOrder, BulkPlan, BulkSelection, BulkStatus, bulk_id_for
 from redrive.dead_letters import LetterId, Verb
 from redrive.errors import BulkNotFound, InvalidInput, PlanChanged
 from redrive.logs import configure_logging

@@ -29,12 +29,12 @@ from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, OwnerSignal, Ve
 from redrive.logs import configure_logging
 from redrive.modules import Module
 from redrive.settings import AlertSettings, Settings
-from starter.stack.stack import Stack
-from starter.stack.temporal_server import find_temporal
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.temporal_server import find_temporal
+from redrive.worker import running_worker
 from tests.conftest import eventually
 from tests.integration.dead_letters.processes import stopped
 from tests.integration.runs.samples import Number, ended, milliseconds, quick
-from worker import running_worker
 
 HERE = Path(__file__).parent
 TASK_QUEUE = "histories"

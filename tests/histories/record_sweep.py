@@ -9,11 +9,11 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from redrive.contracts import Activity, SweepOrder, Workflow
-from starter.stack.temporal_server import find_temporal
+from redrive.processes.temporal import workflow_runner
+from redrive.starter.stack.temporal_server import find_temporal
+from redrive.workflows.retry_sweep import RetrySweep
 from tests.conftest import eventually
 from tests.histories.record import EVENTS_BEFORE_CONTINUE, HERE, TASK_QUEUE, scrubbed
-from worker import workflow_runner
-from workflows.retry_sweep import RetrySweep
 
 NAME = "retry_sweep"
 TWO_SHIFTS = 16

@@ -18,8 +18,9 @@ from temporalio.worker import Interceptor, Replayer
 from temporalio.workflow import NondeterminismError
 
 from redrive.contracts import Workflow
-from worker import WORKFLOWS, workflow_runner
-from workflows.retry_sweep import RetrySweep
+from redrive.processes.temporal import workflow_runner
+from redrive.worker import WORKFLOWS
+from redrive.workflows.retry_sweep import RetrySweep
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
 RUNS = {

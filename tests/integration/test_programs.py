@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "worker": ["worker.py"],
-    "rabbitmq": ["bridge.py"],
-    "worker command": ["-m", "starter.cli", "worker"],
-    "redis": ["-m", "starter.cli", "bridge", "redis"],
+    "rabbitmq": ["-m", "redrive.processes.rabbitmq_bridge"],
+    "worker command": ["-m", "redrive.starter.cli.main", "worker"],
+    "redis": ["-m", "redrive.starter.cli.main", "bridge", "redis"],
 }
 # Far below what a process is given before it is killed, far above what it takes on a busy machine.
 PROMPTLY = 10
@@ -96,7 +96,9 @@ async def test_a_program_that_a_silent_server_holds_stops_when_told(
     assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.parametrize("words", [["worker.py"], ["bridge.py"], ["-m", "console"]])
+@pytest.mark.parametrize(
+    "words", [["worker.py"], ["-m", "redrive.processes.rabbitmq_bridge"], ["-m", "redrive.processes.console"]]
+)
 async def test_wrong_settings_are_one_sentence(tmp_path: Path, words: list[str]) -> None:
     """A program that cannot read its settings says which, without a stack, and ends with code 1."""
     log = tmp_path / "log"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
-from bridges.event_settings import EventSettings
-from bridges.retry_settings import RetrySettings
+from redrive.bridges.events.settings import EventSettings
+from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import SearchAttribute
 from redrive.settings import Settings
 
@@ -249,7 +249,8 @@ def test_image_holds_all_that_the_wheel_needs() -> None:
     """Every package of the wheel is copied, everything copied exists, and the builder gets to see it."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     copied = copied_into_image()
-    assert set(tool["hatch"]["build"]["targets"]["wheel"]["only-include"]) <= set(copied)
+    wheel = tool["hatch"]["build"]["targets"]["wheel"]
+    assert {*wheel["packages"], *wheel["force-include"]} <= set(copied)
     assert all((ROOT / source).exists() for source in copied)
     shown = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert set(copied) == shown

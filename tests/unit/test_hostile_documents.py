@@ -17,13 +17,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from console.approvals import plan_hash
-from console.contents import WRITTEN, content
-from console.guard import _check
-from console.problems import Refusal
-from console.web.checks import check_input
-from console.web.words import json_text
 from redrive import InvalidInput
+from redrive.console.approvals import plan_hash
+from redrive.console.body_limits import _check
+from redrive.console.message_contents import WRITTEN, content
+from redrive.console.problems import Refusal
+from redrive.console.web.edits import check_input
+from redrive.console.web.template_filters import json_text
 from redrive.contracts import ELEMENT_LIMIT, MIB, NAME_LIMIT, RunInput
 from redrive.dead_letters import Exhausted, OwnerOrder, Replay
 from redrive.documents import (
@@ -41,13 +41,13 @@ from redrive.events import parse_envelope
 from redrive.fingerprints import fingerprint
 from redrive.keys import request_hash
 from redrive.levels import PATH_LIMIT
-from redrive.redaction import Redactor
-from starter.edits import parse_object
-from store.records import LetterRecord
-from store.text import json_text as stored_text
+from redrive.postgres.text import json_text as stored_text
+from redrive.redaction.redactor import Redactor
+from redrive.starter.cli.dead_letters.edits import parse_object
+from redrive.store.dead_letters.models import LetterRecord
+from redrive.workflows.inputs import read_message, read_order, read_run_input
 from tests.hostile.documents import Document, around, corpus
 from tests.integration.store.letters import exhausted, new_letter
-from workflows.inputs import read_message, read_order, read_run_input
 
 # On an idle machine a megabyte takes at most 50 ms in each of them. This one may be busy: twenty times that is still
 # far below what anything but linear work takes.

@@ -11,7 +11,7 @@ from redrive.logs import FIELDS
 from redrive.tracing import FACTS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["redrive", "workflows", "activities", "store", "bridges", "console", "starter"]
+PACKAGES = ["redrive", "workflows", "activities", "starter"]
 REQUIREMENTS = [f"requirements{kind}.txt" for kind in ("", "-dev", "-image", "-setup")]
 # Put together here, so that this file does not hold what it looks for.
 MACHINE_PATHS = ["/" + "root/", "/" + "work/main", "/" + "work/shared", "/" + "tmp/tools"]
@@ -81,7 +81,6 @@ def test_every_log_event_is_documented() -> None:
     sources = [
         *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
         ROOT / "worker.py",
-        ROOT / "bridge.py",
     ]
     # A program's `failed` is the event that tells why it cannot go on.
     call = re.compile(r"(?:log\.(?:debug|info|warning|error|exception)\(\s*|failed=)\"([a-z_]+\.[a-z_]+)\"")
@@ -119,7 +118,9 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_metric_of_the_retry_scheduler_is_documented() -> None:
     """The same for the bridge's metrics, whose names are the specification's."""
-    made = re.findall(r"(?:Counter|Gauge|Histogram)\(\s*\"(\w+)\"", (ROOT / "bridges/retry_metrics.py").read_text())
+    made = re.findall(
+        r"(?:Counter|Gauge|Histogram)\(\s*\"(\w+)\"", (ROOT / "redrive/bridges/rabbitmq/metrics.py").read_text()
+    )
     rows = re.findall(r"^\| `(retr(?:y|ies)_\w+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(made)
 

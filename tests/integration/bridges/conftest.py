@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from bridges.retry_settings import RetrySettings
-from starter.stack.rabbitmq import Programs, get_rabbitmq
+from redrive.bridges.rabbitmq.settings import RetrySettings
+from redrive.starter.stack.rabbitmq import Programs, get_rabbitmq
 from tests.debian import find
 from tests.integration.bridges.rabbit import RabbitServer, rabbitmq_server
 

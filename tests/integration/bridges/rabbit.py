@@ -13,12 +13,12 @@ import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
 
-from bridges.retry_message_pb2 import RetryMessage
-from starter.stack.child import ChildState
-from starter.stack.placement import ServerPlace
-from starter.stack.ports import reserve
-from starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
-from starter.stack.supervisor import Supervisor
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
+from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.ports import reserve
+from redrive.starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
+from redrive.starter.stack.supervisor import Supervisor
 from tests.conftest import eventually
 
 PERSISTENT = 2

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from bridges.retry_message_pb2 import RetryMessage
-from starter.stack.state import StackInfo
-from store.database import Database
-from store.dead_messages import DeadMessage, MessageFilter, list_dead, read_payload
-from store.retry_queue import BATCH_BYTES, put_retries, take_due
-from store.tenancy import QUARANTINE, transaction
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import QUARANTINE, transaction
+from redrive.starter.stack.state import StackInfo
+from redrive.store.messages.dead import DeadMessage, MessageFilter, list_dead, read_payload
+from redrive.store.messages.retry_queue import BATCH_BYTES, put_retries, take_due
 from tests.conftest import eventually
 from tests.integration.bridges.conftest import Names
 from tests.integration.bridges.hostile import MIB, watched_bridge

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
-from bridges.health import Health
-from bridges.rabbitmq import PREFETCH, RetryIngest
-from bridges.retry_metrics import RetryMetrics
-from redrive.redaction import Redactor
-from starter.stack.state import StackInfo
-from store.database import Database
-from store.dead_messages import MessageFilter, list_dead
+from redrive.bridges.health import Health
+from redrive.bridges.rabbitmq.ingest import PREFETCH, RetryIngest
+from redrive.bridges.rabbitmq.metrics import RetryMetrics
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.starter.stack.state import StackInfo
+from redrive.store.messages.dead import MessageFilter, list_dead
 from tests.conftest import owner_url
 from tests.integration.bridges.conformance import BridgeConformance, BridgeLab
 from tests.integration.bridges.conftest import Names

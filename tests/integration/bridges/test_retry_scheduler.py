@@ -12,27 +12,20 @@ import pytest
 from aiormq.abc import DeliveredMessage
 from temporalio.client import Client
 
-from bridge import RabbitBridge, open_bridge
-from bridges.retry_message_pb2 import RetryMessage
-from bridges.retry_settings import RetrySettings
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
+from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import Workflow
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import InvalidInput
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import QUARANTINE
+from redrive.processes.rabbitmq_bridge import RabbitBridge, open_bridge
 from redrive.settings import Settings
-from store.audit_lists import list_audit
-from store.database import Database
-from store.dead_messages import (
-    DeadMessage,
-    MessageFilter,
-    MessageKind,
-    MessageStatus,
-    find_dead,
-    list_dead,
-)
-from store.message_orders import assigned, give_order
-from store.quarantine import NEEDS_TENANT
-from store.retry_queue import depth
-from store.tenancy import QUARANTINE
+from redrive.store.audit.lists import list_audit
+from redrive.store.messages.commands import assigned, give_order
+from redrive.store.messages.dead import DeadMessage, MessageFilter, MessageKind, MessageStatus, find_dead, list_dead
+from redrive.store.messages.retry_queue import depth
+from redrive.store.quarantine import NEEDS_TENANT
 from tests.conftest import eventually
 from tests.integration.bridges.conftest import Names
 from tests.integration.bridges.rabbit import RabbitServer, retry_message

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from pamqp import commands
 
-from bridges.retry_message_pb2 import RetryMessage
-from starter.stack.rabbitmq import Programs
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
+from redrive.starter.stack.rabbitmq import Programs
 from tests.acceptance.live import COMMAND, Up, environment, working_directory
 from tests.conftest import eventually
 

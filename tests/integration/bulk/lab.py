@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from temporalio.client import Client
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, Terminal
-from redrive.bulk_orders import BulkAnswer, BulkItem, BulkOrder, BulkSelection, BulkStatus, BulkView, ItemStatus
+from redrive.bulk import BulkAnswer, BulkItem, BulkOrder, BulkSelection, BulkStatus, BulkView, ItemStatus
 from redrive.dead_letters import LetterId, Verb
 from tests.conftest import eventually
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from redrive import RunStatus
-from redrive.bulk_orders import BulkSelection, BulkStatus, ItemStatus
+from redrive.bulk import BulkSelection, BulkStatus, ItemStatus
 from redrive.dead_letters import Verb
 from redrive.errors import BulkNotFound
 from tests.conftest import eventually

@@ -3,7 +3,7 @@
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from redrive.bulk_orders import BulkAnswer, BulkStatus, ItemStatus
+from redrive.bulk import BulkAnswer, BulkStatus, ItemStatus
 from redrive.errors import BulkNotFound, BulkRefused, InvalidInput
 from tests.conftest import eventually
 from tests.integration.bulk.lab import WHO, Case

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive import InvalidInput, Redrive, Registry
-from redrive.bulk_orders import BulkSelection, BulkStatus, PlannedStep
+from redrive.bulk import BulkSelection, BulkStatus, PlannedStep
 from redrive.contracts import Effect
 from redrive.dead_letters import Mode
 from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, Category, PlanChanged, SameEyes, UnsafeEffects
 from redrive.settings import Settings
+from redrive.worker import running_worker
 from tests.integration.bulk.lab import WHO, Case, register
-from worker import running_worker
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.desk import Desk

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import open_pool
 from redrive.retention import Kind
-from starter.stack.state import StackInfo
-from store.audit import verify
-from store.connection import connect
-from store.pool import open_pool
+from redrive.starter.stack.state import StackInfo
+from redrive.store.audit.log import verify
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.desk import WHY, Desk
 from tests.integration.store.letters import new_tenant

@@ -6,10 +6,10 @@ from typing import Any
 
 from redrive.errors import Category
 from redrive.events import Envelope
-from store.dead_events import NewDeadEvent, put_dead_event
-from store.dead_messages import put_dead
-from store.events import StoredEvent, put_event
-from store.tenancy import Pool, transaction
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.store.events.dead import NewDeadEvent, put_dead_event
+from redrive.store.events.records import StoredEvent, put_event
+from redrive.store.messages.dead import put_dead
 from tests.integration.store.retries import new_dead
 
 TYPE = "interview.completed"

@@ -13,21 +13,21 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from console.app import build_app
 from redrive import Redrive, Registry
 from redrive.access import Role
 from redrive.connection import connect_temporal
+from redrive.console.app import build_app
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
-from store.pool import ACCESS_ROLE, open_pool
-from store.tenancy import Pool
-from store.tokens import TokenWish, create_owner_token, create_token
+from redrive.starter.stack.state import StackInfo
+from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
+from redrive.worker import running_worker
 from tests.conftest import access_url, eventually, owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.events import projectors
 from tests.integration.events.projectors import Tables
 from tests.integration.store.letters import new_tenant
-from worker import running_worker
 
 ADDRESS = "http://console.test"
 

@@ -6,11 +6,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from console.app import build_app
 from redrive.access import Role
+from redrive.console.app import build_app
 from redrive.contracts import RunStatus
+from redrive.postgres.tenancy import Pool, transaction
 from redrive.settings import Settings
-from store.tenancy import Pool, transaction
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant

@@ -3,8 +3,8 @@
 import httpx
 
 from redrive.dead_letters import LetterId
-from store.audit import Action, Entry, EventRef, write
-from store.tenancy import Pool, transaction
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.store.audit.log import Action, Entry, EventRef, write
 
 
 async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:

@@ -6,9 +6,9 @@ import httpx
 from fastapi import FastAPI
 
 from redrive.access import Role
-from store.dead_events import get_dead_event
-from store.events import get_event
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.events.dead import get_dead_event
+from redrive.store.events.records import get_event
 from tests.conftest import eventually
 from tests.integration.console.broker_rows import TYPE, bury, event_body, store_event
 from tests.integration.console.conftest import MakeToken, client_of

@@ -9,22 +9,22 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from console.app import build_app
-from console.cookies import SESSION
-from console.security import CSRF_HEADER, csrf_token
 from redrive import Registry, RunStatus
 from redrive.access import Role, member
+from redrive.console.app import build_app
+from redrive.console.authentication import CSRF_HEADER, csrf_token
+from redrive.console.cookies import SESSION
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
-from store.members import put_member
-from store.sessions import open_member_session
-from store.tenancy import Pool
+from redrive.starter.stack.state import StackInfo
+from redrive.store.access.members import put_member
+from redrive.store.access.sessions import open_member_session
+from redrive.worker import running_worker
 from tests.conftest import owner_url
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.console.test_bulk import BULK, REPLAY, until_bulk
 from tests.integration.dead_letters.lab import Case, register
 from tests.integration.store.letters import new_tenant
-from worker import running_worker
 
 YES = {"reason": "looked at it"}
 

@@ -12,9 +12,9 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from console.app import build_app
-from console.connections import guarded
-from console.metrics import RequestMetrics
+from redrive.console.app import build_app
+from redrive.console.connections import guarded
+from redrive.console.metrics import RequestMetrics
 from redrive.settings import Settings
 from tests.conftest import eventually
 from tests.integration.console.conftest import MakeToken, QuietServer

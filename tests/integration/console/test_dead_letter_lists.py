@@ -4,8 +4,8 @@ import re
 
 import httpx
 
-from store.dead_letters import record_exhausted
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.dead_letters.transitions import record_exhausted
 from tests.integration.store.letters import exhausted, new_letter
 
 

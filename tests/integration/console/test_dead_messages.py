@@ -4,10 +4,10 @@ import httpx
 from fastapi import FastAPI
 
 from redrive.access import Right, Role
-from store.audit_lists import list_audit
-from store.dead_messages import mark_replayed, parse_id, put_dead
-from store.retry_queue import take_due
-from store.tenancy import Pool, transaction
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.store.audit.lists import list_audit
+from redrive.store.messages.dead import mark_replayed, parse_id, put_dead
+from redrive.store.messages.retry_queue import take_due
 from tests.integration.console.broker_rows import SOURCE, give_up
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.store.letters import new_tenant

@@ -11,16 +11,16 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from console.api import events
-from console.app import build_app
 from redrive.access import Role
+from redrive.console.api import live_updates as events
+from redrive.console.app import build_app
+from redrive.postgres.tenancy import Pool
 from redrive.settings import OidcSettings, Settings, TenantLimits
-from starter.stack.state import StackInfo
-from store.changes import Change
-from store.dead_letters import put_orphaned, record_exhausted
-from store.members import put_member
-from store.tenancy import Pool
-from store.tokens import list_tokens, revoke_token
+from redrive.starter.stack.state import StackInfo
+from redrive.store.access.members import put_member
+from redrive.store.access.tokens import list_tokens, revoke_token
+from redrive.store.audit.lists import Change
+from redrive.store.dead_letters.transitions import put_orphaned, record_exhausted
 from tests.conftest import eventually
 from tests.integration.console.conftest import MakeToken, served
 from tests.integration.console.issuer import CLIENT, serving_issuer

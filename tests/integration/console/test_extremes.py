@@ -11,16 +11,16 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from console.desk import Desk
-from console.run_lists import RunChoice, runs_page
 from redrive import Redrive
-from redrive.bulk_orders import BulkOrder, BulkPlan, BulkStart
+from redrive.bulk import BulkOrder, BulkPlan, BulkStart
+from redrive.console.app_state import Desk
+from redrive.console.run_lists import RunChoice, runs_page
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
 from redrive.errors import InvalidInput
-from store.bulks import open_bulk
-from store.paging import Place, mark_of, write_cursor
-from store.tenancy import Pool
+from redrive.postgres.paging import Place, mark_of, write_cursor
+from redrive.postgres.tenancy import Pool
+from redrive.store.bulk.operations import open_bulk
 from tests.conftest import eventually
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case

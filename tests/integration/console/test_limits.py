@@ -9,11 +9,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from console.app import build_app
-from console.tenant_limits import Rates
+from redrive.console.app import build_app
+from redrive.console.tenant_limits import Rates
+from redrive.postgres.deadline_pool import Express
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, TenantLimits
-from store.express import Express
-from store.tenancy import Pool
 from tests.conftest import eventually
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.console.test_runs import RUNS, order_of

@@ -12,13 +12,13 @@ import jwt
 import pytest
 from fastapi import FastAPI
 
-from console import oidc
-from console.app import build_app
-from console.cookies import FLOW
 from redrive.access import Role
+from redrive.console import oidc
+from redrive.console.app import build_app
+from redrive.console.cookies import FLOW
 from redrive.settings import OidcSettings, Settings
-from starter.stack.state import StackInfo
-from store.members import put_member
+from redrive.starter.stack.state import StackInfo
+from redrive.store.access.members import put_member
 from tests.conftest import owner_url
 from tests.integration.console.conftest import ADDRESS, client_of
 from tests.integration.console.issuer import CLIENT, Issuer, serving_issuer

@@ -12,21 +12,21 @@ import httpx
 import psutil
 import pytest
 
-from console.app import build_app
-from console.problems import MEDIA_TYPE
 from redrive import Redrive, Registry, RunStatus
 from redrive.access import Role
 from redrive.connection import connect_temporal
+from redrive.console.app import build_app
+from redrive.console.problems import MEDIA_TYPE
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.settings import Settings
-from starter.stack.stack import Stack
-from starter.stack.state import StackInfo
-from store.pool import ACCESS_ROLE, open_pool
-from store.tokens import TokenWish, create_token
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.state import StackInfo
+from redrive.store.access.tokens import TokenWish, create_token
+from redrive.worker import running_worker
 from tests.conftest import access_url, owner_url
 from tests.integration.console.conftest import client_of
 from tests.integration.console.test_runs import RUNS, order_of
 from tests.integration.dead_letters.lab import SERVICES, Case, register
-from worker import running_worker
 
 STEPS = ("first", "second", "third")
 

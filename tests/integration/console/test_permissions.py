@@ -11,12 +11,12 @@ from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
 from redrive.access import Role
-from redrive.bulk_orders import BulkOrder, BulkPlan, BulkStart
+from redrive.bulk import BulkOrder, BulkPlan, BulkStart
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
-from store.bulk_approvals import ask_plan_approval
-from store.tenancy import Pool
-from store.tokens import list_tokens, revoke_token
+from redrive.postgres.tenancy import Pool
+from redrive.store.access.tokens import list_tokens, revoke_token
+from redrive.store.approvals import ask_plan_approval
 from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case

@@ -41,7 +41,12 @@ async def console(
     port = _free_port()
     with (tmp_path_factory.mktemp("process") / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "console", env=_environment(console_settings, port), stdout=log, stderr=log
+            sys.executable,
+            "-m",
+            "redrive.processes.console",
+            env=_environment(console_settings, port),
+            stdout=log,
+            stderr=log,
         )
     address = f"http://127.0.0.1:{port}"
 
@@ -67,7 +72,7 @@ async def test_a_taken_port_is_a_sentence(
     """A second console on the same port says so, without a stack."""
     port = int(console[0].rpartition(":")[2])
     second = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "console"),
+        *(sys.executable, "-m", "redrive.processes.console"),
         env=_environment(console_settings, port),
         stderr=asyncio.subprocess.PIPE,
     )

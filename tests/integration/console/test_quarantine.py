@@ -7,11 +7,11 @@ import asyncpg
 import httpx
 import pytest
 
-from bridges.labels import labels_of
 from redrive import Redrive
-from store.dead_events import DeadEventStatus, get_dead_event
-from store.dead_messages import MessageKind, find_dead
-from store.tenancy import QUARANTINE, Pool, transaction
+from redrive.bridges.labels import labels_of
+from redrive.postgres.tenancy import QUARANTINE, Pool, transaction
+from redrive.store.events.dead import DeadEventStatus, get_dead_event
+from redrive.store.messages.dead import MessageKind, find_dead
 from tests.integration.console.broker_rows import bury, event_body, give_up
 
 API = "/api/v1"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 
 from redrive.contracts import RunStatus
-from store.retrying import put_retrying
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.runs.retrying import put_retrying
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant

@@ -11,9 +11,9 @@ import pytest
 
 from redrive import Redrive
 from redrive.connection import connect_temporal
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
-from store.tenancy import Pool
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.hostile.leaky import BATCHES
 from tests.hostile.secrets import CARD, DOCUMENTS, TEXTS, WORD

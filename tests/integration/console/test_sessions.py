@@ -8,12 +8,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from console.app import build_app
-from console.cookies import SESSION
+from redrive.console.app import build_app
+from redrive.console.cookies import SESSION
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from store.sessions import create_link, open_token_session
-from store.tenancy import Pool
-from store.tokens import list_tokens, revoke_token
+from redrive.store.access.sessions import create_link, open_token_session
+from redrive.store.access.tokens import list_tokens, revoke_token
 from tests.integration.console.conftest import ADDRESS, MakeToken, client_of
 
 TOKENS = "/api/v1/tokens"

@@ -9,9 +9,17 @@ from fastapi import FastAPI
 
 from redrive.access import Role
 from redrive.errors import InvalidInput
-from store.audit_lists import list_audit
-from store.tenancy import Pool
-from store.tokens import NewToken, TokenWish, create_token, list_tokens, made_with, revoke_token, token_principal
+from redrive.postgres.tenancy import Pool
+from redrive.store.access.tokens import (
+    NewToken,
+    TokenWish,
+    create_token,
+    list_tokens,
+    made_with,
+    revoke_token,
+    token_principal,
+)
+from redrive.store.audit.lists import list_audit
 from tests.integration.console.conftest import MakeToken, client_of
 
 TOKENS = "/api/v1/tokens"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from starter.stack.state import StackInfo
-from starter.stack.workers import worker_environment
+from redrive.starter.stack.state import StackInfo
+from redrive.starter.stack.workers import worker_environment
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[3]

@@ -11,19 +11,19 @@ import asyncpg
 from pydantic import SecretStr
 from temporalio.client import Client
 
-from activities.follow_ups import FollowUps
-from activities.letter_records import LetterRecords
 from redrive import Registry, RunStatus
+from redrive.activities.dead_letter_records import LetterRecords
+from redrive.activities.follow_ups import FollowUps
 from redrive.connection import owner_database_url
 from redrive.contracts import ALERT_WINDOW, Attempt, FailedCycle
 from redrive.dead_letters import Exhausted, FollowUp, LetterId, LetterStatus, Verb
 from redrive.errors import Category
 from redrive.metrics import Metrics
 from redrive.policy import STEP
-from redrive.redaction import Redactor
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
 from redrive.settings import AlertSettings, Settings
-from store.alerts import last_sent
-from store.database import Database
+from redrive.store.alerts import last_sent
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.dead_letters.lab import Case, register
 from tests.integration.dead_letters.sink import Sink

@@ -5,8 +5,8 @@ import json
 
 from redrive import RunStatus
 from redrive.dead_letters import LetterStatus
-from starter.stack.state import StackInfo
-from starter.stack.temporal_server import find_temporal
+from redrive.starter.stack.state import StackInfo
+from redrive.starter.stack.temporal_server import find_temporal
 from tests.integration.dead_letters.lab import Case, wording
 
 

@@ -15,7 +15,7 @@ from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
-from starter.stack.stack import Stack
+from redrive.starter.stack.stack import Stack
 from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.processes import WorkerProcess, stopped
 

@@ -7,7 +7,7 @@ import pytest
 
 from redrive import RunStatus
 from redrive.dead_letters import LetterStatus, OwnerSignal, Verb
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
 from tests.integration.dead_letters.processes import stopped

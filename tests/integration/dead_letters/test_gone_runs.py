@@ -8,14 +8,14 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.order_checks import OrderChecks, Verdict
-from activities.orders import OrderActivities
 from redrive import Registry, RunStatus
+from redrive.activities.command_checks import OrderChecks, Verdict
+from redrive.activities.commands import OrderActivities
 from redrive.dead_letters import ORDERS, LetterStatus, OrderRequest, Verb
 from redrive.keys import run_id_for_key
 from redrive.metrics import Metrics
-from redrive.redaction import Redactor
-from store.database import Database
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, wording
 

@@ -10,7 +10,7 @@ from redrive import Redrive
 from redrive.connection import connect_temporal
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.processes import WorkerProcess
 from tests.integration.dead_letters.sink import Sink

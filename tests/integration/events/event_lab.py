@@ -10,17 +10,17 @@ from typing import Any
 
 from temporalio.client import Client
 
-from bridges.event_settings import EventSettings
-from bridges.event_stream import EventStream
-from bridges.intake import make_intake
-from bridges.redis_streams import Limits, RedisBridge
 from redrive import EVENT, Redrive, Registry
+from redrive.bridges.events.intake import make_intake
+from redrive.bridges.events.settings import EventSettings
+from redrive.bridges.redis.bridge import Limits, RedisBridge
+from redrive.bridges.redis.stream import EventStream
 from redrive.errors import Unavailable
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from store.database import Database
-from store.dead_events import DeadEvent, DeadEventFilter, list_dead_events
-from store.events import EventFilter, EventRow, Projection, list_events, projections_of
-from store.tenancy import Pool
+from redrive.store.events.dead import DeadEvent, DeadEventFilter, list_dead_events
+from redrive.store.events.records import EventFilter, EventRow, Projection, list_events, projections_of
 from tests.integration.events.valkey import Valkey
 
 QUICK = EVENT.model_copy(update={"base": timedelta(milliseconds=20), "cap": timedelta(milliseconds=100)})

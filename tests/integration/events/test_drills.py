@@ -7,17 +7,17 @@ import pytest
 from pydantic import BaseModel, SecretStr
 from temporalio.client import Client
 
-from bridges.replays import EventReplays
 from redrive import STEP, Category, Event, ModuleContext, NoJitter, Pipeline, Registry, RunStatus
+from redrive.bridges.events.replays import EventReplays
 from redrive.dead_letters import LetterStatus, Replay
 from redrive.settings import ServiceSettings, Settings
-from store.dead_letter_lists import LetterFilter, list_letters
-from store.events import EventRow
+from redrive.store.dead_letters.lists import LetterFilter, list_letters
+from redrive.store.events.records import EventRow
+from redrive.worker import running_worker
 from tests.conftest import eventually
 from tests.integration.events.event_lab import EventLab
 from tests.integration.events.valkey import Valkey
 from tests.unit.redrive.conftest import Server, reply, reset, server
-from worker import running_worker
 
 __all__ = ["server"]
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 3})

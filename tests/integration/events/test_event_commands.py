@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from starter.stack.state import StackInfo
-from store.database import Database
-from store.dead_messages import put_dead
-from store.events import EventFilter, list_events
-from store.retry_queue import depth
-from store.tenancy import transaction
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import transaction
+from redrive.starter.stack.state import StackInfo
+from redrive.store.events.records import EventFilter, list_events
+from redrive.store.messages.dead import put_dead
+from redrive.store.messages.retry_queue import depth
 from tests.conftest import eventually
 from tests.integration.cli.command import CommandLine
 from tests.integration.events.valkey import Valkey

@@ -7,23 +7,23 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
-from bridges.replays import EventReplays
 from redrive import RunStatus
+from redrive.bridges.events.replays import EventReplays
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import EventNotFound, InvalidInput, VersionChanged
 from redrive.modules import Pipeline, Registry
+from redrive.postgres.tenancy import QUARANTINE
 from redrive.settings import Settings
-from store.audit import verify
-from store.audit_lists import list_audit
-from store.dead_event_orders import discard
-from store.dead_events import DeadEventStatus
-from store.events import EventRow, Projection
-from store.tenancy import QUARANTINE
+from redrive.store.audit.lists import list_audit
+from redrive.store.audit.log import verify
+from redrive.store.events.commands import discard
+from redrive.store.events.dead import DeadEventStatus
+from redrive.store.events.records import EventRow, Projection
+from redrive.worker import running_worker
 from tests.conftest import eventually
 from tests.integration.events.event_lab import EventLab, envelope
 from tests.integration.events.projectors import AWAY, WRONG, Tables, register
 from tests.integration.events.valkey import Valkey
-from worker import running_worker
 
 TYPE = "interview.completed"
 

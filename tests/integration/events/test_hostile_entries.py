@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bridges.event_stream import KEPT
-from starter.stack.state import StackInfo
-from store.database import Database
-from store.dead_events import DeadEvent, DeadEventFilter, list_dead_events, message_of
-from store.events import EventFilter, list_events
-from store.tenancy import QUARANTINE
+from redrive.bridges.redis.stream import KEPT
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import QUARANTINE
+from redrive.starter.stack.state import StackInfo
+from redrive.store.events.dead import DeadEvent, DeadEventFilter, list_dead_events, message_of
+from redrive.store.events.records import EventFilter, list_events
 from tests.conftest import eventually
 from tests.integration.bridges.hostile import MIB, watched_bridge
 from tests.integration.cli.command import CommandLine

@@ -8,15 +8,15 @@ import pytest
 from pydantic import BaseModel
 from temporalio.client import Client
 
-from bridges.intake import Accepted, Message, Problem
-from bridges.labels import Labels
-from bridges.redis_streams import Limits
 from redrive import Event, ModuleContext, Pipeline, Registry, RunStatus
+from redrive.bridges.events.intake import Accepted, Message, Problem
+from redrive.bridges.labels import Labels
+from redrive.bridges.redis.bridge import Limits
 from redrive.events import Envelope
+from redrive.postgres.tenancy import QUARANTINE, transaction
 from redrive.settings import Settings
-from store.dead_events import get_dead_event, put_dead_event
-from store.runs import put_finished
-from store.tenancy import QUARANTINE, transaction
+from redrive.store.events.dead import get_dead_event, put_dead_event
+from redrive.store.runs.rows import put_finished
 from tests.conftest import eventually
 from tests.integration.events.event_lab import QUICK, EventLab
 from tests.integration.events.valkey import Valkey

@@ -10,11 +10,11 @@ from redrive import IdempotencyMismatch, ModuleContext, Pipeline, Redrive, Regis
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus
 from redrive.dead_letters import Discard, LetterId
+from redrive.idempotency.postgres_claims import INLINE_LIMIT, PostgresClaims
 from redrive.keys import run_id_for_key
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from store.claims import PostgresClaims
-from store.keys import INLINE_LIMIT, KeyRecord, get_key
-from store.tenancy import Pool
+from redrive.store.keys.rows import KeyRecord, get_key
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, quick
 

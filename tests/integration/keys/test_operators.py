@@ -7,26 +7,26 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.keys import KeyActivities
 from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
-from redrive.claims import ClaimRequest, Settlement, Verdict
+from redrive.activities.keys import KeyActivities
 from redrive.connection import database_url, owner_database_url
 from redrive.contracts import KeyStatus, KeySweep, Workflow
 from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, KeyInUse
+from redrive.idempotency import postgres_claims as keys
+from redrive.idempotency.claims import ClaimRequest, Settlement, Verdict
+from redrive.idempotency.postgres_claims import PostgresClaims, claim_key, settle_key
 from redrive.keys import run_id_for_key
-from redrive.redaction import Redactor
+from redrive.postgres.connection import connect
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import Executor, Pool
+from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings
-from store import keys
-from store.audit_lists import list_audit
-from store.claims import PostgresClaims
-from store.connection import connect
-from store.database import Database
-from store.key_generations import reset_key
-from store.keys import KeyFilter, KeyRecord, claim_key, delete_expired, get_key, list_keys, settle_key
-from store.step_results import Execution, begin
-from store.tenancy import Executor, Pool
+from redrive.store.audit.lists import list_audit
+from redrive.store.keys.generations import reset_key
+from redrive.store.keys.rows import KeyFilter, KeyRecord, delete_expired, get_key, list_keys
+from redrive.store.runs.step_results import Execution, begin
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 from tests.integration.store.letters import new_tenant

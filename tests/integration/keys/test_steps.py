@@ -8,9 +8,9 @@ from pydantic import BaseModel, SecretStr
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal, Transient
 from redrive.dead_letters import LetterId
+from redrive.postgres.tenancy import Pool
 from redrive.settings import ServiceSettings
-from store.step_results import Execution, begin, finish
-from store.tenancy import Pool
+from redrive.store.runs.step_results import Execution, begin, finish
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.dead_letters.sink import Sink
 from tests.integration.runs.samples import Number, quick

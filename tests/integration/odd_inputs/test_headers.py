@@ -17,10 +17,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from redrive.contracts import Workflow
+from redrive.processes.temporal import workflow_runner
 from redrive.trace_interceptor import TolerantTracing
+from redrive.worker import WORKFLOWS
+from redrive.workflows.single_input import OneInput
 from tests.integration.odd_inputs.documents import MALFORMED
-from worker import WORKFLOWS, workflow_runner
-from workflows.arguments import OneInput
 
 HEADERS = {what: arguments[0].payload for what, arguments in MALFORMED.items() if len(arguments) == 1}
 

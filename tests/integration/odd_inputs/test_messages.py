@@ -14,15 +14,15 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from redrive import Redrive, Registry, RunStatus
-from redrive.bulk_orders import BulkControl, BulkOrder, BulkStart
+from redrive.bulk import BulkControl, BulkOrder, BulkStart
 from redrive.connection import connect_temporal
 from redrive.contracts import Query, Workflow
 from redrive.dead_letters import LetterId, LetterInput, LetterSignal, OwnerSignal, Verb
 from redrive.settings import Settings
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
+from redrive.worker import running_worker
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.odd_inputs.documents import MALFORMED, of
-from worker import running_worker
 
 NAMES = [*Verb, *LetterSignal, *OwnerSignal, *BulkControl, "nonsense", "x" * 900]
 WHO = {"request_id": "r-1", "requested_by": "ada", "reason": "by hand"}

@@ -13,15 +13,15 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from bridge import RabbitBridge
-from bridges.retry_settings import RetrySettings
+from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT, Workflow
+from redrive.postgres.database import Database
+from redrive.processes.rabbitmq_bridge import RabbitBridge
 from redrive.settings import Settings
-from store.database import Database
+from redrive.worker import WORKFLOWS
 from tests.conftest import WorkerFactory
 from tests.integration.odd_inputs.documents import MALFORMED, NONE_AT_ALL
-from worker import WORKFLOWS
 
 TAKE_NO_INPUT = {Workflow.DESCRIBE_MODULES, Workflow.EXPIRE_KEYS}
 

@@ -17,9 +17,10 @@ from redrive.contracts import PAYLOAD_LIMIT, Activity, FailedCycle, RunInput
 from redrive.dead_letters import ExhaustedReport
 from redrive.documents import parse_payload
 from redrive.errors import TooLarge, UnknownPipeline
+from redrive.processes.temporal import workflow_runner
+from redrive.worker import WORKFLOWS
 from tests.conftest import Running, WorkerFactory
 from tests.integration.runs.samples import Number, add_good_pipeline, milliseconds, quick, run_until_settled, settled
-from worker import WORKFLOWS, workflow_runner
 
 
 class Anything(BaseModel):

@@ -27,7 +27,7 @@ async def test_a_worker_counts_attempts_retries_dead_letters_and_replays(
     worker: WorkerFactory, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that is retried once, dies, and is replayed to success shows in every metric that the page lists."""
-    monkeypatch.setattr("activities.stock.INTERVAL", milliseconds(200))
+    monkeypatch.setattr("redrive.activities.backlog_gauges.INTERVAL", milliseconds(200))
     healthy = False
 
     @registry.module("only", policy=quick(base=milliseconds(1)))

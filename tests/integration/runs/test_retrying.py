@@ -11,17 +11,17 @@ from pydantic import SecretStr
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.keys import KeyActivities
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, Terminal, Transient
+from redrive.activities.keys import KeyActivities
 from redrive.connection import database_url
 from redrive.errors import Category
-from redrive.redaction import Redactor
+from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.database import Database
+from redrive.postgres.pool import open_pool
+from redrive.postgres.tenancy import Pool, reading
+from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
-from store.database import Database
-from store.patience import Patience
-from store.pool import open_pool
-from store.retrying import RetryingFilter, RetryingStep, list_retrying, put_retrying
-from store.tenancy import Pool, reading
+from redrive.store.runs.retrying import RetryingFilter, RetryingStep, list_retrying, put_retrying
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline, milliseconds, quick, settled
 from tests.integration.store.letters import new_tenant

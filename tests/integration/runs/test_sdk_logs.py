@@ -8,7 +8,7 @@ from temporalio.client import Client
 
 from redrive.contracts import Workflow
 from redrive.dead_letters import LetterSignal
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.hostile.secrets import WORD
 from tests.integration.dead_letters.processes import WorkerProcess

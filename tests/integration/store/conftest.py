@@ -8,12 +8,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import open_pool
+from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from starter.stack.stack import Stack, wipe
-from store.connection import connect
-from store.migrate import migrate
-from store.pool import open_pool
-from store.tenancy import Pool
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.store.migrate import migrate
 from tests.conftest import owner_url
 from tests.integration.store.letters import new_tenant
 

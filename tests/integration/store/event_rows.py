@@ -7,10 +7,10 @@ from redrive.dead_letters import Replay
 from redrive.errors import Category
 from redrive.events import Envelope
 from redrive.policy import EVENT
-from store.dead_events import NewDeadEvent, put_dead_event
-from store.event_replays import NewReplay, put_replay
-from store.events import Stored, put_event, put_projection
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.events.dead import NewDeadEvent, put_dead_event
+from redrive.store.events.records import Stored, put_event, put_projection
+from redrive.store.events.replays import NewReplay, put_replay
 
 BODY = b'{"password": "hunter2"'
 

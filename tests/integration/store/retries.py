@@ -4,8 +4,8 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-from store.dead_messages import MessageKind, NewDeadMessage
-from store.retry_queue import NewRetry
+from redrive.store.messages.dead import MessageKind, NewDeadMessage
+from redrive.store.messages.retry_queue import NewRetry
 
 
 def new_retry(**changes: Any) -> NewRetry:

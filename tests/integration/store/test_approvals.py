@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from redrive.errors import ApprovalNotFound, SameEyes
-from store.approvals import Asking, Yes, approve, ask_approval, get_approval, use_approval
-from store.audit import PlanRef
-from store.tenancy import Pool, transaction
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.store.approvals import Asking, Yes, approve, ask_approval, get_approval, use_approval
+from redrive.store.audit.log import PlanRef
 
 BEN = Yes(approved_by="ben", person="member:ben", reason="looked at it")
 

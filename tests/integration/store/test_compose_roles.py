@@ -11,17 +11,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from redrive.errors import Unavailable
-from starter.stack.account import server_account
-from starter.stack.child import Program
-from starter.stack.placement import find_postgres, place
-from starter.stack.ports import LOOPBACK, listens, reserve
-from starter.stack.postgres import Passwords, Postgres
-from starter.stack.postgres_data import create_data
-from starter.stack.state import StateDirectory
-from starter.stack.supervisor import Supervisor
-from store.connection import connect
-from store.migrate import migrate
-from store.pool import ACCESS_ROLE, APP_ROLE, open_pool
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE, open_pool
+from redrive.starter.stack.account import server_account
+from redrive.starter.stack.child import Program
+from redrive.starter.stack.placement import find_postgres, place
+from redrive.starter.stack.ports import LOOPBACK, listens, reserve
+from redrive.starter.stack.postgres import Passwords, Postgres
+from redrive.starter.stack.postgres_data import create_data
+from redrive.starter.stack.state import StateDirectory
+from redrive.starter.stack.supervisor import Supervisor
+from redrive.store.migrate import migrate
 
 SCRIPT = Path(__file__).parents[3] / "deploy/postgres/roles.sh"
 NAMES = ("POSTGRES", "TEMPORAL_DB", "REDRIVE_DB", "REDRIVE_APP_DB", "REDRIVE_CONSOLE_DB")

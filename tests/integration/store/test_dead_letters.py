@@ -23,12 +23,13 @@ from redrive.dead_letters import (
     Verb,
 )
 from redrive.errors import InvalidInput
-from store import dead_letters, runs
-from store.audit import Action, verify
-from store.continues import put_continue
-from store.dead_letter_lists import audit_trail, get_letter
-from store.records import AuditEntry, LetterRecord
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.audit.log import Action, verify
+from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters.lists import audit_trail, get_letter
+from redrive.store.dead_letters.models import AuditEntry, LetterRecord
+from redrive.store.runs import rows as runs
+from redrive.store.runs.commands import put_continue
 from tests.integration.store.letters import (
     START,
     discard,

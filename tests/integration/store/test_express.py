@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from store.connection import connect
-from store.express import Express
-from store.tenancy import Session
+from redrive.postgres.connection import connect
+from redrive.postgres.deadline_pool import Express
+from redrive.postgres.tenancy import Session
 from tests.conftest import eventually
 
 LONG = timedelta(seconds=30)
@@ -69,7 +69,7 @@ async def test_after_a_rush_one_connection_is_kept(
     express: Express, owner: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are closed when nobody has needed them for a while."""
-    monkeypatch.setattr("store.express.SURPLUS_LIFETIME", timedelta(milliseconds=50))
+    monkeypatch.setattr("redrive.postgres.deadline_pool.SURPLUS_LIFETIME", timedelta(milliseconds=50))
     pids = await asyncio.gather(*(express.ask(_pid_slowly, LONG) for _ in range(2)))
 
     async def left() -> bool:

@@ -11,11 +11,13 @@ import pytest
 from redrive.contracts import RunStatus, RunSummary
 from redrive.dead_letters import LetterId, LetterStatus
 from redrive.errors import Category, InvalidInput
-from store import dead_letter_lists, dead_letters, runs
-from store.dead_letter_lists import LetterFilter, get_letter, list_letters, open_letters
-from store.dead_letter_stats import groups, stats
-from store.records import LetterRow
-from store.tenancy import Pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.dead_letters import lists as dead_letter_lists
+from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters.figures import groups, stats
+from redrive.store.dead_letters.lists import LetterFilter, get_letter, list_letters, open_letters
+from redrive.store.dead_letters.models import LetterRow
+from redrive.store.runs import rows as runs
 from tests.integration.store.letters import START, discard, exhausted, new_letter, new_tenant, replay, yes
 
 CATEGORIES = [Category.TIMEOUT, Category.VALIDATION]

@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from redrive.errors import Unavailable
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE, open_pool
+from redrive.postgres.tenancy import Connection, Session, transaction
 from redrive.settings import Settings
-from starter.stack.stack import Stack, wipe
-from starter.stack.state import StackInfo
-from store.connection import connect
-from store.dead_letters import record_exhausted
-from store.migrate import MigrationError, migrate
-from store.pool import ACCESS_ROLE, APP_ROLE, open_pool
-from store.tenancy import Connection, Session, transaction
+from redrive.starter.stack.stack import Stack, wipe
+from redrive.starter.stack.state import StackInfo
+from redrive.store.dead_letters.transitions import record_exhausted
+from redrive.store.migrate import MigrationError, migrate
 from tests.conftest import access_url, owner_url
 from tests.integration.store.letters import exhausted, new_letter, new_tenant
 

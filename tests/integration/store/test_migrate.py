@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from store.connection import connect
-from store.migrate import MIGRATIONS, MigrationError, migrate
+from redrive.postgres.connection import connect
+from redrive.store.migrate import MIGRATIONS, MigrationError, migrate
 from tests.integration.store.conftest import new_database
 
 ALL = [file.stem for file in sorted(MIGRATIONS.glob("*.sql"))]

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.connection import connect
-from store.migrate import migrate
-from store.pool import open_pool
-from store.tenancy import Pool
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import open_pool
+from redrive.postgres.tenancy import Pool
+from redrive.store.migrate import migrate
 from tests.bench.letters_explain import calls, explain, load
 from tests.integration.store.conftest import new_database
 

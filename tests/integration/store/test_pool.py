@@ -2,9 +2,9 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from store.connection import connect
-from store.migrate import migrate
-from store.pool import open_pool
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import open_pool
+from redrive.store.migrate import migrate
 
 
 async def test_application_is_not_the_owner(database_url: str) -> None:

@@ -10,14 +10,13 @@ import asyncpg
 import pytest
 
 from redrive.dead_letters import LetterId
+from redrive.postgres.tenancy import Pool, transaction
 from redrive.retention import Kind, RetentionSettings
-from store import dead_letters
-from store.audit import verify
-from store.audit_heads import Head, Match, compare, read_head
-from store.dead_letter_lists import LetterFilter
-from store.dead_letter_totals import total
-from store.retention import AuditNotWhole, Purge, purge_tenant, tenants
-from store.tenancy import Pool, transaction
+from redrive.store.audit.heads import Head, Match, compare, read_head
+from redrive.store.audit.log import verify
+from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters.lists import LetterFilter, total
+from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
 from tests.integration.store.letters import discard, exhausted, new_letter, new_tenant, no, replay, resolve, yes
 from tests.integration.store.old_rows import OLD, SEED, TABLES
 from tests.integration.store.test_dead_letters import Owner

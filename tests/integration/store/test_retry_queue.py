@@ -8,7 +8,9 @@ import pytest
 
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import InvalidInput
-from store.dead_messages import (
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.store.messages.commands import give_order
+from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
     MessageStatus,
@@ -20,9 +22,7 @@ from store.dead_messages import (
     put_dead,
     read_payload,
 )
-from store.message_orders import give_order
-from store.retry_queue import NewRetry, PutBack, depth, put_back, put_retries, remove, take_due
-from store.tenancy import Pool, transaction
+from redrive.store.messages.retry_queue import NewRetry, PutBack, depth, put_back, put_retries, remove, take_due
 from tests.integration.store.retries import new_dead, new_retry
 
 NOTHING = timedelta(0)

@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redrive.errors import InvalidInput
-from store.retrying import (
+from redrive.postgres.tenancy import Pool, reading
+from redrive.store.backlog import stock
+from redrive.store.runs.retrying import (
     RetryingFilter,
     RetryingStep,
     clear_retrying,
@@ -16,8 +18,6 @@ from store.retrying import (
     list_retrying,
     put_retrying,
 )
-from store.stock import stock
-from store.tenancy import Pool, reading
 from tests.integration.store.letters import new_tenant
 from tests.integration.store.retrying import new_retrying
 

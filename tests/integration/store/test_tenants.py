@@ -10,20 +10,20 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from redrive.bulk_orders import BulkOrder, BulkPlan, BulkStart
-from redrive.claims import ClaimRequest
+from redrive.bulk import BulkOrder, BulkPlan, BulkStart
 from redrive.dead_letters import Verb
-from store import dead_letters
-from store.bulk_approvals import ask_plan_approval
-from store.bulks import open_bulk
-from store.console_keys import signing_key
-from store.dead_messages import put_dead
-from store.keys import claim_key
-from store.retry_queue import put_retries
-from store.retrying import put_retrying
-from store.step_results import Execution, begin
-from store.tenancy import Connection, Pool, transaction
-from store.tenant_limits import hold_stream, take_tokens
+from redrive.idempotency.claims import ClaimRequest
+from redrive.idempotency.postgres_claims import claim_key
+from redrive.postgres.tenancy import Connection, Pool, transaction
+from redrive.store.access.console_keys import signing_key
+from redrive.store.approvals import ask_plan_approval
+from redrive.store.bulk.operations import open_bulk
+from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.messages.dead import put_dead
+from redrive.store.messages.retry_queue import put_retries
+from redrive.store.runs.retrying import put_retrying
+from redrive.store.runs.step_results import Execution, begin
+from redrive.store.tenant_limits import hold_stream, take_tokens
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
 from tests.integration.store.retries import new_dead, new_retry

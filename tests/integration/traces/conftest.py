@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from starter.stack.state import StackInfo
+from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.integration.cli.command import CommandLine
 from tests.integration.traces.collector import Collector, collecting

@@ -12,12 +12,13 @@ from temporalio.contrib.opentelemetry import TracingInterceptor
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from starter.stack.ports import reserve
+from redrive.processes.temporal import workflow_runner
+from redrive.starter.stack.ports import reserve
+from redrive.worker import WORKFLOWS
 from tests.conftest import eventually
 from tests.integration.traces.collector import Span, named
 from tests.integration.traces.conftest import TOKEN, Scene
 from tests.unit.redrive.conftest import hang, reply
-from worker import WORKFLOWS, workflow_runner
 
 CARD = "card-number-that-nobody-may-see"
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from activities.alerts import AlertActivities
+from redrive.activities.alerts import AlertActivities
 from redrive.dead_letters import Alert, LetterId
 from redrive.errors import Category, ServiceError
 from redrive.settings import AlertSettings

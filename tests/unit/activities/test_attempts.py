@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.attempts import earlier_attempts, to_details, with_attempt
+from redrive.activities.attempts import earlier_attempts, to_details, with_attempt
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, Attempt
 from redrive.errors import Category
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.bulk_plans import judge, planned_groups, unsafe_steps
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
-from redrive.bulk_orders import ITEMS_LIMIT, BulkOrder, BulkStart, plan_hash
+from redrive.activities.bulk_plans import judge, planned_groups, unsafe_steps
+from redrive.bulk import ITEMS_LIMIT, BulkOrder, BulkStart, plan_hash
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import PlanChanged, UnsafeEffects
 from redrive.modules import Module
-from store.bulk_members import Members
+from redrive.store.bulk.members import Members
 
 
 class Nothing(BaseModel):

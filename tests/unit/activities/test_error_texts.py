@@ -5,8 +5,8 @@ import traceback
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from activities.error_texts import error_text, redacted_stack
-from redrive.redaction import Redactor
+from redrive.activities.error_texts import error_text, redacted_stack
+from redrive.redaction.redactor import Redactor
 
 CANARY = "canary-4711"
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from activities import stalls
-from activities.stalls import StallGuard
+from redrive.activities import loop_watchdog as stalls
+from redrive.activities.loop_watchdog import StallGuard
 from tests.conftest import eventually
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import SlotReleaseContext, SlotReserveContext
 
-from activities.step_slots import StepSlots
+from redrive.activities.step_slots import StepSlots
 from redrive.contracts import Attempt
 from redrive.errors import Category
 from redrive.fairness import CROWDED_OUT, is_welcome, overflow_queue, slots_to_reserve

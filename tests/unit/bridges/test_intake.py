@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-from bridges.intake import Verdict, judge
+from redrive.bridges.events.intake import Verdict, judge
 from redrive.errors import InvalidInput, TooLarge, Unavailable, UnknownPipeline
 
 CASES = [

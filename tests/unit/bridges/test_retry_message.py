@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bridges.retry_message_pb2 import RetryMessage
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = "bridges/retry_message.proto"
+HOME = "redrive/bridges/rabbitmq"
+SCHEMA = f"{HOME}/retry_message.proto"
 TEXT = """
 message_id: "0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d"
 original_payload: "\\000\\377 anything"
@@ -54,8 +55,8 @@ def test_field_numbers_are_those_of_the_specification() -> None:
 def test_generated_code_fits_the_schema(name: str, tmp_path: Path) -> None:
     """The code in the repository is what protoc makes of the schema in the repository."""
     protoc(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
-    made = (tmp_path / "bridges" / name).read_text()
-    assert _code(made) == _code((ROOT / "bridges" / name).read_text())
+    made = (tmp_path / HOME / name).read_text()
+    assert _code(made) == _code((ROOT / HOME / name).read_text())
 
 
 def _code(text: str) -> list[str]:

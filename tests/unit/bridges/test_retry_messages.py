@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.retry_message_pb2 import RetryMessage
-from bridges.retry_messages import Malformed, dead_exhausted, dead_malformed, for_review, read_retry
+from redrive.bridges.rabbitmq.messages import Malformed, dead_exhausted, dead_malformed, for_review, read_retry
+from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.policy import MESSAGE
-from redrive.redaction import Redactor
-from store.dead_messages import MessageKind
-from store.retry_queue import DueRetry, NewRetry
+from redrive.redaction.redactor import Redactor
+from redrive.store.messages.dead import MessageKind
+from redrive.store.messages.retry_queue import DueRetry, NewRetry
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ID = "0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d"

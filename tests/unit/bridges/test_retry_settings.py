@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridges.amqp import connected
-from bridges.retry_settings import DEFAULT_URL, RetrySettings
+from redrive.bridges.rabbitmq.connection import connected
+from redrive.bridges.rabbitmq.settings import DEFAULT_URL, RetrySettings
 from redrive.errors import InvalidInput
 from redrive.policy import MESSAGE
 from redrive.settings import Settings, read_environment

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.contents import READ, SHOWN, Encoding, content
-from redrive.redaction import MARK, Redactor
+from redrive.console.message_contents import READ, SHOWN, Encoding, content
+from redrive.redaction.redactor import MARK, Redactor
 
 REDACTOR = Redactor()
 

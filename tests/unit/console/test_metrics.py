@@ -2,7 +2,7 @@
 
 import httpx
 
-from console.app import build_app
+from redrive.console.app import build_app
 from redrive.settings import Settings
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from console.approvals import is_edit, plan_hash
-from console.metrics import RequestMetrics
-from console.problems import refusal_of
-from console.rates import RateLimiter
-from console.signing_in import local_path
+from redrive.console.approvals import is_edit, plan_hash
+from redrive.console.metrics import RequestMetrics
+from redrive.console.problems import refusal_of
+from redrive.console.rate_limits import RateLimiter
+from redrive.console.sign_in import local_path
 from redrive.dead_letters import Discard, LetterStatus, Replay, Resolve
 from redrive.errors import (
     Category,
@@ -20,7 +20,7 @@ from redrive.errors import (
     RunNotFound,
     Unavailable,
 )
-from store.records import LetterRecord
+from redrive.store.dead_letters.models import LetterRecord
 
 WHO = {"request_id": "r1", "requested_by": "ada", "reason": "why"}
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.seals import Seal
+from redrive.console.seals import Seal
 
 SEAL = Seal(b"k" * 32)
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
-from console.api.stored_events import event_payload
-from console.desk import Desk
 from redrive.access import Principal, Right, Role
-from redrive.redaction import MARK, Redactor
-from store.events import StoredEvent
+from redrive.console.api.events import event_payload
+from redrive.console.app_state import Desk
+from redrive.redaction.redactor import MARK, Redactor
+from redrive.store.events.records import StoredEvent
 
 RECORD = StoredEvent(
     id="event-1",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.web.timeline import LONGEST_BREAK, step_bars
+from redrive.console.web.timeline import LONGEST_BREAK, step_bars
 from redrive.contracts import Attempt, StepState
 from redrive.errors import Category
 

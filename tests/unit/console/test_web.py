@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.web.charts import hour_bars, nice_top, policy_curve, shares, strip
-from console.web.checks import check_input, merge_patch_between, schema_problems
-from console.web.render import templates
-from console.web.words import ago, count, first_line, marked, short, span
+from redrive.console.web.charts import hour_bars, nice_top, policy_curve, shares, strip
+from redrive.console.web.edits import check_input, merge_patch_between, schema_problems
+from redrive.console.web.render import templates
+from redrive.console.web.template_filters import ago, count, first_line, marked, short, span
 from redrive.contracts import Attempt
 from redrive.documents import merge_patch
 from redrive.errors import Category
 from redrive.policy import PRESETS, STEP
-from store.dead_letter_charts import FailedHour
+from redrive.store.dead_letters.figures import FailedHour
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 SCHEMA = {

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from redrive.bulk_orders import (
+from redrive.activities.token_bucket import Pace
+from redrive.bulk import (
     BulkControl,
     BulkOrder,
     BulkProgress,
@@ -21,7 +22,6 @@ from redrive.bulk_orders import (
     stop_reason,
 )
 from redrive.dead_letters import Discard, Mode, Replay, Resolve, Verb
-from redrive.pace import Pace
 
 
 def order(verb: Any = Verb.REPLAY, **options: Any) -> BulkOrder:

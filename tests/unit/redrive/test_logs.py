@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from redrive.logs import FIELDS, Format, Level, configure_logging, get_logger
-from redrive.redaction import MARK, Redactor
+from redrive.redaction.redactor import MARK, Redactor
 
 Lines = Callable[[], list[dict[str, Any]]]
 

@@ -10,9 +10,9 @@ import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from redrive.dead_letter_client import DeadLetters
 from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, Unavailable
-from redrive.operators import DeadLetters
 
 LETTER = LetterId(tenant="t", run_id="run-1", step="second")
 
@@ -53,7 +53,7 @@ async def test_order_without_an_answer_leaves_nothing_behind(monkeypatch: pytest
     """It is one error for the caller, and no complaint of asyncio's on stderr."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    monkeypatch.setattr("redrive.operators.ANSWER_TIMEOUT", timedelta(milliseconds=300))
+    monkeypatch.setattr("redrive.dead_letter_client.ANSWER_TIMEOUT", timedelta(milliseconds=300))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.program import say_ready
+from redrive.processes.program import say_ready
 
 
 @pytest.fixture

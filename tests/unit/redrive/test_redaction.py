@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.contracts import DEPTH_LIMIT
-from redrive.redaction import MARK, Redactor
+from redrive.redaction.redactor import MARK, Redactor
 
 REDACTOR = Redactor(extra_keys=["date_of_birth"])
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.redaction import INLINE, MARK, Redactor
-from redrive.secret_formats import FORMATS
-from redrive.secret_names import ANYWHERE, AS_WORD, AT_END, LAST_WORD, NAMED, NAMING, PLURAL
-from redrive.secret_scan import MOST_PLACES, Effort
+from redrive.redaction.formats import FORMATS
+from redrive.redaction.names import ANYWHERE, AS_WORD, AT_END, LAST_WORD, NAMED, NAMING, PLURAL
+from redrive.redaction.redactor import INLINE, MARK, Redactor
+from redrive.redaction.scan import MOST_PLACES, Effort
 from tests.hostile.secrets import DOCUMENTS, TEXTS
 
 MIB = 1024 * 1024

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.redaction import MARK, Redactor
+from redrive.redaction.redactor import MARK, Redactor
 from tests.hostile.secrets import DOCUMENTS, HARMLESS, HARMLESS_DOCUMENTS, TEXTS, Planted
 
 REDACTOR = Redactor()

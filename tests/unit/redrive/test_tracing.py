@@ -9,7 +9,7 @@ from redrive.tracing import ENDPOINT
 
 ROOT = Path(__file__).parents[3]
 OFF = """
-import sys, worker, bridge, starter.cli
+import sys, redrive.worker, redrive.processes.rabbitmq_bridge, redrive.starter.cli.main
 from redrive.tracing import interceptors, mark_failed, note, span, start_tracing, trace_headers
 start_tracing("test")
 with span("run.start", "client", carrier={}, links=[{}], run_id="r"):
@@ -26,7 +26,7 @@ sys.modules["opentelemetry.sdk"] = None
 import redrive.tracing
 assert not redrive.tracing.is_on()
 assert redrive.tracing.interceptors() == []
-import worker
+import redrive.worker as worker
 worker.main()
 """
 FACTS = """

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import InvalidInput, RedriveError
-from starter.audit_heads import read_heads
-from starter.commands.audit import _check_heads
-from starter.errors import AuditBroken, HeadCut
-from store.audit_heads import Head, Match, read_head
+from redrive.starter.cli.audit import _check_heads
+from redrive.starter.cli.audit_heads import read_heads
+from redrive.starter.cli.errors import AuditBroken, HeadCut
+from redrive.store.audit.heads import Head, Match, read_head
 
 HASH = "9f" * 32
 HEAD = Head("acme", 7, HASH)

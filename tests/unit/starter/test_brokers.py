@@ -7,11 +7,11 @@ from pydantic import SecretStr
 
 from redrive.contracts import Broker
 from redrive.errors import StackError
-from starter.errors import WrongUsage
-from starter.stack import rabbitmq
-from starter.stack.brokers import bridge_environment, bridge_program, chosen_brokers, find_servers
-from starter.stack.rabbitmq import get_rabbitmq, keep_password
-from starter.stack.redis import RedisServer, find_redis
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.stack import rabbitmq
+from redrive.starter.stack.brokers import bridge_environment, bridge_program, chosen_brokers, find_servers
+from redrive.starter.stack.rabbitmq import get_rabbitmq, keep_password
+from redrive.starter.stack.redis import RedisServer, find_redis
 
 URLS = {Broker.REDIS: "redis://10.0.0.5/0", Broker.RABBITMQ: "amqp://10.0.0.5"}
 

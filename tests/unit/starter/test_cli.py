@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from starter import cli
+from redrive.starter.cli import main as cli
 
 # Nothing listens there: a command that should be refused before it connects says something else.
 NOWHERE = "127.0.0.1:1"

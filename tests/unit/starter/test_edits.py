@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from redrive.documents import changed_paths
 from redrive.errors import InvalidInput
-from starter.edits import input_patch
+from redrive.starter.cli.dead_letters.edits import input_patch
 
 PATCHES: list[tuple[list[str], dict[str, Any]]] = [
     (["a=1"], {"a": 1}),

@@ -6,10 +6,10 @@ import pytest
 from pydantic import SecretStr
 
 from redrive.settings import Settings
-from starter.commands.dead_letters import web_links
-from starter.records import letter_id
-from starter.stack.state import StackInfo, StateDirectory
-from starter.terminal import plain
+from redrive.starter.cli.dead_letters.lists import web_links
+from redrive.starter.cli.records import letter_id
+from redrive.starter.cli.terminal import plain
+from redrive.starter.stack.state import StackInfo, StateDirectory
 
 INFO = StackInfo(
     pid=1,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import StackError
-from starter.stack.account import Account, hand_over, server_account
-from starter.stack.placement import find_postgres, place, place_server, sheltered
-from starter.stack.state import StateDirectory
+from redrive.starter.stack.account import Account, hand_over, server_account
+from redrive.starter.stack.placement import find_postgres, place, place_server, sheltered
+from redrive.starter.stack.state import StateDirectory
 
 STRANGER = Account("stranger", uid=54_321, gid=54_321)
 

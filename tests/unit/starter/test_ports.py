@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from redrive.errors import StackError
-from starter.stack.ports import LOOPBACK, reserve
+from redrive.starter.stack.ports import LOOPBACK, reserve
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import StackError
-from starter.stack.placement import Placement, find_postgres
-from starter.stack.postgres import Passwords, Postgres, keep_password
-from starter.stack.postgres_data import check_version, end_leftover
-from starter.stack.state import StateDirectory
+from redrive.starter.stack.placement import Placement, find_postgres
+from redrive.starter.stack.postgres import Passwords, Postgres, keep_password
+from redrive.starter.stack.postgres_data import check_version, end_leftover
+from redrive.starter.stack.state import StateDirectory
 
 PAUSE = "import signal; signal.signal(2, signal.SIG_DFL); print(flush=True); signal.pause()"
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from redrive.errors import StackError
-from starter.stack.state import StackInfo, StateDirectory, find_running
+from redrive.starter.stack.state import StackInfo, StateDirectory, find_running
 
 INFO = StackInfo(
     pid=os.getpid(),
@@ -17,7 +17,7 @@ INFO = StackInfo(
     web_ui="http://127.0.0.1:8233",
     database_url=SecretStr("postgresql://redrive:hush@127.0.0.1/redrive"),
     task_queue="redrive",
-    modules=("examples",),
+    modules=("redrive.examples",),
     workers=(12,),
     children={"temporal": 10, "postgres": 11, "worker": 12},
 )

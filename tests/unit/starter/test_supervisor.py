@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from redrive.errors import StackError
-from starter.stack.child import ChildState, Program
-from starter.stack.supervisor import Supervisor
+from redrive.starter.stack.child import ChildState, Program
+from redrive.starter.stack.supervisor import Supervisor
 
 WAIT = "import signal; print('waiting', flush=True); signal.pause()"
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); open({path!r}, 'w'); signal.pause()"

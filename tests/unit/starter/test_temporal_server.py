@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from redrive.contracts import SearchAttribute
-from starter.stack.temporal_server import TemporalServer, find_temporal
+from redrive.starter.stack.temporal_server import TemporalServer, find_temporal
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from starter.stack.child import ChildState
-from starter.stack.state import StackInfo
-from starter.stack.supervisor import Supervisor
-from starter.stack.workers import find_worker, nth_worker, worker_environment, worker_program
+from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.state import StackInfo
+from redrive.starter.stack.supervisor import Supervisor
+from redrive.starter.stack.workers import WORKER, nth_worker, worker_environment, worker_program
 
 INFO = StackInfo(
     pid=1,
@@ -16,7 +17,7 @@ INFO = StackInfo(
     web_ui=None,
     database_url=SecretStr("postgresql://redrive:hush@127.0.0.1/redrive"),
     task_queue="queue",
-    modules=("examples", "mine"),
+    modules=("redrive.examples", "mine"),
     workers=(),
     children={},
 )
@@ -35,7 +36,7 @@ def test_worker_is_led_to_the_embedded_servers(monkeypatch: pytest.MonkeyPatch, 
         "TEMPORAL_ADDRESS": "127.0.0.1:7300",
         "TEMPORAL_NAMESPACE": "default",
         "DATABASE_URL": "postgresql://redrive:hush@127.0.0.1/redrive",
-        "REDRIVE_MODULES": "examples,mine",
+        "REDRIVE_MODULES": "redrive.examples,mine",
         "REDRIVE_TASK_QUEUE": "queue",
         "REDRIVE_STATE_DIR": str(tmp_path),
     }
@@ -74,13 +75,15 @@ async def test_worker_is_ready_when_it_says_so(tmp_path: Path) -> None:
         "import os, pathlib, signal\n"
         "ready = pathlib.Path(os.environ['REDRIVE_READY_FILE'])\n"
         "assert not ready.exists()\n"
-        "ready.write_text(str(os.getpid()))\n"
+        "draft = ready.with_suffix('.draft')\n"
+        "draft.write_text(str(os.getpid()))\n"
+        "draft.rename(ready)\n"
         "signal.pause()\n"
     )
     ready_file.write_text("of an earlier one")
     supervisor = Supervisor(tmp_path)
     try:
-        await supervisor.start(worker_program("worker", script, {}, ready_file))
+        await supervisor.start(worker_program("worker", [sys.executable, str(script)], {}, ready_file))
         status = supervisor.statuses["worker"]
         assert status.state is ChildState.READY
         assert ready_file.read_text() == str(status.pid)
@@ -90,5 +93,7 @@ async def test_worker_is_ready_when_it_says_so(tmp_path: Path) -> None:
 
 def test_worker_is_found() -> None:
     """The worker is the file at the top of the project, run by this very Python."""
-    assert find_worker().name == "worker.py"
-    assert worker_program("worker", find_worker(), {}, Path("ready")).command[0] == sys.executable
+    spec = importlib.util.find_spec(WORKER[-1])
+    assert spec is not None
+    assert Path(str(spec.origin)).resolve() == Path(__file__).parents[3] / "worker.py"
+    assert WORKER[0] == sys.executable

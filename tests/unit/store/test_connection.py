@@ -3,8 +3,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from redrive.errors import Unavailable
-from store.connection import connect
-from store.pool import open_pool
+from redrive.postgres.connection import connect
+from redrive.postgres.pool import open_pool
 
 SECRETS = ("hush", "rest")
 

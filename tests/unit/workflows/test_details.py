@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import RunStatus, StepStatus
-from redrive.bulk_orders import BulkCommand, BulkOrder, BulkProgress, BulkStart, BulkStatus
+from redrive.bulk import BulkCommand, BulkOrder, BulkProgress, BulkStart, BulkStatus
 from redrive.contracts import FailedCycle, RunInput, StepState
 from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay, Verb
 from redrive.errors import Category
-from workflows.details import bulk_details, escape, letter_details, run_details
+from redrive.workflows.details import bulk_details, escape, letter_details, run_details
 
 ORDER = RunInput(pipeline="orders", tenant="acme")
 LETTER = LetterId(tenant="acme", run_id="run-7", step="charge")

@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from redrive.contracts import ERROR_TEXT_LIMIT, Attempt, AttemptError, StepState
 from redrive.errors import Category
-from workflows.failures import failed_cycle
+from redrive.workflows.failures import failed_cycle
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 STEP = StepState(name="charge", cycle=2, max_attempts=3)

@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive import STEP, StepStatus
-from redrive.bulk_orders import Approval, BulkBegin, BulkCommand, BulkOrder, BulkRequest, BulkStart, ItemsRequest
+from redrive.bulk import Approval, BulkBegin, BulkCommand, BulkOrder, BulkRequest, BulkStart, ItemsRequest
 from redrive.contracts import ResolveRequest, RunInput, RunState, StepSnapshot, StepState, SweepOrder
 from redrive.dead_letters import (
     ORDER_LIMIT,
@@ -28,7 +28,7 @@ from redrive.dead_letters import (
     Resolve,
     Verb,
 )
-from workflows.inputs import NOTHING, read_input, read_message, read_order, read_run_input
+from redrive.workflows.inputs import NOTHING, read_input, read_message, read_order, read_run_input
 
 SNAPSHOTS = [StepSnapshot(name="a", policy=STEP), StepSnapshot(name="b", policy=STEP)]
 

@@ -1,0 +1,26 @@
+"""How many dead letters and retries there are: read from Postgres now and then, for the gauges."""
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+
+from redrive.errors import RedriveError
+from redrive.logs import get_logger
+from redrive.metrics import Metrics
+from redrive.postgres.database import Database
+from redrive.store.backlog import stock
+
+log = get_logger(__name__)
+
+INTERVAL = timedelta(seconds=15)
+
+
+async def keep_gauges(database: Database, metrics: Metrics) -> None:
+    """Set the gauges for as long as the worker runs; a database that is away only makes them old."""
+    while True:
+        try:
+            metrics.stock(*await stock(await database.pool()))
+        except (RedriveError, asyncpg.PostgresError, OSError, TimeoutError) as error:
+            log.warning("worker.gauges_stale", error=str(error), error_type=type(error).__name__)
+        await asyncio.sleep(INTERVAL.total_seconds())

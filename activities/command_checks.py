@@ -1,0 +1,216 @@
+"""Whether a run stands against an operator's order: asked of the run itself, whose input is the true one."""
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.contracts import (
+    DOCUMENT_LIMIT,
+    PAYLOAD_LIMIT,
+    RESULT_LIMIT,
+    Query,
+    RunInput,
+    RunStatus,
+    StepSnapshot,
+)
+from redrive.dead_letters import (
+    Discard,
+    LetterId,
+    LetterOrder,
+    OrderRequest,
+    Replay,
+    Resolve,
+    Restart,
+    RunDocument,
+    Verb,
+    restarted,
+)
+from redrive.documents import json_size, patched, step_input, validation_sentence
+from redrive.errors import InvalidInput
+from redrive.identifiers import check_identifiers
+from redrive.keys import run_id_for_key
+from redrive.modules import Registry
+from redrive.policy import RetryPolicy
+from redrive.redaction.redactor import Redactor
+from redrive.starts import start_run
+from redrive.visibility import summary
+
+_MESSAGES = {
+    Verb.REPLAY: "the run goes on",
+    Verb.RESOLVE: "the run goes on with the given output",
+    Verb.DISCARD: "the run ends FAILED",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What stands against an order, if anything; else what to tell the operator."""
+
+    problem: str | None = None
+    orphaned: bool = False
+    message: str = ""
+    is_last: bool = False
+
+
+class OrderChecks:
+    """Check orders with the runs that they are for."""
+
+    def __init__(self, client: Client, registry: Registry, redactor: Redactor, *, task_queue: str) -> None:
+        self._client = client
+        self._registry = registry
+        self._redactor = redactor
+        self._task_queue = task_queue
+
+    async def check(self, request: OrderRequest) -> Verdict:
+        """Say whether the run stands against an order, and whether it is gone."""
+        try:
+            # Not in the workflow: what counts as a secret changes with releases.
+            check_identifiers(request_id=request.order.request_id, requested_by=request.order.requested_by)
+        except InvalidInput as error:
+            return Verdict(str(error))
+        return await self._check(request)
+
+    async def _check(self, request: OrderRequest) -> Verdict:
+        letter, order = request.letter, request.order
+        handle = self._client.get_workflow_handle(letter.run_id)
+        try:
+            description = await handle.describe()
+            if _needs_no_document(order) and _waits_at(description, letter.step):
+                return Verdict(message=_MESSAGES[order.verb])
+            run: RunDocument = await handle.query(Query.DOCUMENT, result_type=RunDocument)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return _gone(order, "the run is not in Temporal any more: its history cannot be read")
+            raise
+        except WorkflowQueryFailedError as error:
+            return Verdict(f"the run does not answer: {error}")
+        gone = description.status is not WorkflowExecutionStatus.RUNNING
+        if isinstance(order, Restart):
+            return await self._restart(letter, run.run) if gone else Verdict("the run is open: replay it instead")
+        if gone:
+            return _gone(order, "the run has ended: `restart` starts it anew from this step")
+        problem = _place_problem(request, run) or self._order_problem(letter, order, run)
+        is_last = bool(run.steps) and run.steps[-1].name == letter.step
+        return Verdict(problem, message=_MESSAGES[order.verb], is_last=is_last)
+
+    def completed(self, step: str, order: LetterOrder) -> LetterOrder:
+        """Return an order as the run gets it: an output with its model's defaults, as the module would return it."""
+        module = self._registry.modules.get(step)
+        if not isinstance(order, Resolve) or module is None:
+            return order
+        # By way of JSON, as a module's own output goes.
+        output = module.output_model.model_validate_json(to_json(order.output))
+        return order.model_copy(update={"output": output.model_dump(mode="json")})
+
+    async def _restart(self, letter: LetterId, run: RunInput) -> Verdict:
+        """Start the next generation of a run that is gone, with the steps before the dead one done."""
+        anew = restarted(run, letter)
+        run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, anew.generation)
+        # Starting twice is one run: the id is computed.
+        await start_run(self._client, self._task_queue, run_id, anew)
+        return Verdict(message=f"started anew as {run_id}")
+
+    def _order_problem(self, letter: LetterId, order: LetterOrder, run: RunDocument) -> str | None:
+        match order:
+            case Replay():
+                return self._replay_problem(letter, order, run)
+            case Resolve():
+                return self._output_problem(letter.step, order, run)
+            case Discard() | Restart():
+                return None
+
+    def _replay_problem(self, letter: LetterId, order: Replay, run: RunDocument) -> str | None:
+        names = [step.name for step in run.steps]
+        first = order.from_step or letter.step
+        allowed = names[: names.index(letter.step) + 1]
+        if first not in allowed:
+            return f"from_step {first!r}: not one of the steps up to the failed one ({', '.join(allowed)})"
+        snapshot = run.steps[names.index(first)]
+        if order.policy is not None:
+            try:
+                RetryPolicy.model_validate(snapshot.policy.model_dump() | order.policy)
+            except ValidationError as error:
+                return f"policy: {validation_sentence(error, self._redactor)}"
+        return self._patch_problem(snapshot, order, run) if order.input_patch is not None else None
+
+    def _patch_problem(self, snapshot: StepSnapshot, order: Replay, run: RunDocument) -> str | None:
+        module = self._registry.modules.get(snapshot.name)
+        if module is None:
+            return f"module {snapshot.name!r} is not known to this worker: its input cannot be checked"
+        patch = order.input_patch or {}
+        earlier = run.run.state.patches.get(snapshot.name, []) if run.run.state else []
+        unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
+        if unknown:
+            known = ", ".join(module.reads or [])
+            return f"input_patch.{unknown[0]}: {snapshot.name!r} reads no such field; it reads {known}"
+        try:
+            edited = patched(step_input(run.document, module.reads), [*earlier, patch])
+            module.validate(edited)
+        except ValidationError as error:
+            sentence = validation_sentence(error, self._redactor)
+            return f"input_patch: the edited input does not fit {snapshot.name!r}: {sentence}"
+        # Edits are kept one by one, and travel with the run: many that remove nothing would be too much for Temporal.
+        kept = [run.document, run.run.state.patches if run.run.state else {}, patch]
+        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT) or _size_problem(
+            "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
+        )
+
+    def _output_problem(self, step: str, order: Resolve, run: RunDocument) -> str | None:
+        if step not in self._registry.modules:
+            return f"module {step!r} is not known to this worker: the output cannot be checked"
+        try:
+            completed = self.completed(step, order)
+        except ValidationError as error:
+            return f"output: does not fit what {step!r} returns: {validation_sentence(error, self._redactor)}"
+        output = completed.output if isinstance(completed, Resolve) else {}
+        return _size_problem("output", output, RESULT_LIMIT) or _size_problem(
+            "payload and outputs together", run.document | {step: output}, DOCUMENT_LIMIT
+        )
+
+
+def _needs_no_document(order: LetterOrder) -> bool:
+    """Tell whether an order changes nothing that has to fit the run's input: all that matters is where the run is."""
+    if isinstance(order, Replay):
+        return order.from_step is None and order.input_patch is None and order.policy is None
+    return isinstance(order, Discard)
+
+
+def _waits_at(description: WorkflowExecutionDescription, step: str) -> bool:
+    """Tell whether the run is parked there by what Temporal itself knows, which costs the run's worker nothing."""
+    run = summary(description)
+    return (run.status, run.failed_step) == (RunStatus.DLQ_PENDING, step)
+
+
+def _place_problem(request: OrderRequest, run: RunDocument) -> str | None:
+    """Say where the run is, if it does not wait where the order means."""
+    step = request.letter.step
+    if run.parked_at != step:
+        where = f"parked at {run.parked_at!r}: order on its dead letter first" if run.parked_at else "not parked"
+        return f"the run is {where}"
+    cycle = next((state.cycle for state in run.run.state.steps if state.name == step), 0) if run.run.state else 0
+    if cycle != request.cycle:
+        return (
+            f"the run is parked in cycle {cycle}, the record tells of cycle {request.cycle}: try again, "
+            "or mend it with `redrive reconcile --repair`"
+        )
+    return None
+
+
+def _gone(order: LetterOrder, problem: str) -> Verdict:
+    """Judge an order for a run that is gone: only giving up needs no run."""
+    if isinstance(order, Discard):
+        return Verdict(message="the run is gone already; the dead letter is closed")
+    return Verdict(problem, orphaned=True)
+
+
+def _size_problem(what: str, value: object, limit: int) -> str | None:
+    size = json_size(value)
+    return f"{what}: {size} bytes; the limit is {limit} (pass a reference to large data)" if size > limit else None

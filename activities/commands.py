@@ -1,0 +1,161 @@
+"""An operator's order: checked with the run, written down, handed to the run.
+
+All in one activity: if the worker dies in between, the next try finds the order in the audit log and hands it on. The
+run may get it twice; it takes an order only for the cycle that it is parked in.
+"""
+
+from pydantic import ValidationError
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.activities.command_checks import OrderChecks, Verdict
+from redrive.activities.command_texts import storable
+from redrive.contracts import Activity
+from redrive.dead_letters import (
+    PROBLEM_LIMIT,
+    Answer,
+    Discard,
+    HandedOrder,
+    MalformedOrder,
+    OrderRecorded,
+    OrderRequest,
+    OwnerOrder,
+    OwnerSignal,
+    Replay,
+    Restart,
+    status_after,
+)
+from redrive.logs import get_logger
+from redrive.metrics import Metrics
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.dead_letters import transitions as dead_letters
+
+log = get_logger(__name__)
+
+
+class OrderActivities:
+    """Take operators' orders."""
+
+    def __init__(
+        self, client: Client, database: Database, checks: OrderChecks, redactor: Redactor, metrics: Metrics
+    ) -> None:
+        self._client = client
+        self._database = database
+        self._checks = checks
+        self._redactor = redactor
+        self._metrics = metrics
+
+    @activity.defn(name=Activity.RECORD_ORDER)
+    async def record_order(self, request: OrderRequest) -> OrderRecorded:
+        """Accept or refuse an order, write that down, and hand it on. The same order again gets the first answer."""
+        pool = await self._database.pool()
+        earlier = await dead_letters.first_answer(pool, request.letter, request.order.request_id)
+        if earlier:
+            return await self._repeated(request, earlier)
+        verdict = Verdict(request.refusal) if request.refusal else await self._checks.check(request)
+        answer = await self._answer(request, verdict)
+        self._tell(request, answer, verdict)
+        if not answer.accepted:
+            return OrderRecorded(answer=answer, orphaned=answer.orphaned)
+        proof = await dead_letters.proof_of(pool, request.letter, request.order.request_id)
+        if proof is None:
+            # Another try of this activity was quicker, and the order's outcome is known already.
+            return OrderRecorded(answer=answer)
+        if await self._hand_on(request, proof) or isinstance(request.order, Discard):
+            return OrderRecorded(answer=answer, under_way=True)
+        # The run ended after the check: nobody carries the order out.
+        await dead_letters.reopen(pool, request.letter, request.cycle, orphaned=True)
+        self._metrics.replayed("orphaned")
+        return OrderRecorded(answer=answer, orphaned=True)
+
+    async def _repeated(self, request: OrderRequest, earlier: Answer) -> OrderRecorded:
+        """Answer an order that was given before; hand it on again, if it may not have reached the run."""
+        pool = await self._database.pool()
+        # The same id on another order gets the answer, too, but is not carried out.
+        is_same = earlier.accepted and earlier.status is status_after(request.order)
+        proof = await dead_letters.proof_of(pool, request.letter, earlier.request_id) if is_same else None
+        if proof is not None:
+            await self._hand_on(request, proof)
+        return OrderRecorded(answer=earlier, under_way=proof is not None)
+
+    async def _answer(self, request: OrderRequest, verdict: Verdict) -> Answer:
+        letter, order = request.letter, request.order
+        written = storable(order, self._redactor)
+        pool = await self._database.pool()
+        if verdict.problem is None:
+            answer = Answer(
+                request_id=order.request_id, accepted=True, message=verdict.message, status=status_after(order)
+            )
+            return await dead_letters.put_accepted(pool, letter, written, answer, is_last=verdict.is_last)
+        answer = Answer(
+            request_id=written.request_id,
+            accepted=False,
+            message=verdict.problem,
+            status=request.status,
+            orphaned=verdict.orphaned,
+        )
+        return await dead_letters.put_refused(pool, letter, written, answer, orphaned=verdict.orphaned)
+
+    @activity.defn(name=Activity.CHECK_ORDER)
+    async def check_order(self, handed: HandedOrder) -> str | None:
+        """Say why a run must not do what it was told, or None: the record has accepted this very order.
+
+        A refusal is written down. The run was told by a signal that anybody may send who reaches Temporal.
+        """
+        pool = await self._database.pool()
+        proof = await dead_letters.proof_of(pool, handed.letter, handed.request_id)
+        if proof is not None and proof == handed.proof:
+            return None
+        problem = (
+            f"{handed.verb} {handed.request_id!r} of {handed.requested_by!r} did not go through the dead letter's "
+            f"record: send it as the signal {handed.verb.value!r}"
+        )
+        info = activity.info()
+        malformed = MalformedOrder(verb=OwnerSignal.ORDER, problem=self._redactor.text(problem)[:PROBLEM_LIMIT])
+        await dead_letters.put_malformed(pool, handed.letter, malformed, f"{info.workflow_run_id}:{info.activity_id}")
+        log.warning(
+            "run.order_refused",
+            dlq_id=handed.letter.workflow_id,
+            run_id=handed.letter.run_id,
+            tenant_id=handed.letter.tenant,
+            operation=handed.verb.value,
+            request_id=handed.request_id,
+            user_id=handed.requested_by,
+        )
+        return malformed.problem
+
+    async def _hand_on(self, request: OrderRequest, proof: str) -> bool:
+        """Signal the run, and tell whether it was there."""
+        letter, order = request.letter, request.order
+        if isinstance(order, Restart):
+            return True
+        try:
+            completed = self._checks.completed(letter.step, order)
+            message = OwnerOrder(step=letter.step, cycle=request.cycle, order=completed, proof=proof)
+            await self._client.get_workflow_handle(letter.run_id).signal(OwnerSignal.ORDER, message)
+        except ValidationError:
+            # Given again with another output, which nobody accepted.
+            return False
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _tell(self, request: OrderRequest, answer: Answer, verdict: Verdict) -> None:
+        letter, order = request.letter, request.order
+        if isinstance(order, Replay):
+            self._metrics.replayed("accepted" if answer.accepted else "refused")
+        log.info(
+            "dead_letter.ordered",
+            dlq_id=letter.workflow_id,
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            operation=order.verb.value,
+            request_id=order.request_id,
+            user_id=order.requested_by,
+            accepted=answer.accepted,
+            error=verdict.problem,
+        )

@@ -1,0 +1,129 @@
+"""The record of a dead letter in Postgres: written, read, and told in logs and metrics."""
+
+from datetime import UTC, datetime, timedelta
+
+from temporalio import activity
+
+from redrive.activities.command_texts import storable
+from redrive.activities.follow_ups import FollowUps
+from redrive.contracts import Activity
+from redrive.dead_letters import (
+    Alert,
+    Answer,
+    Continue,
+    Exhausted,
+    LetterId,
+    LetterRecorded,
+    LetterState,
+    LetterStatus,
+    MalformedOrder,
+    OutcomeRequest,
+)
+from redrive.fingerprints import fingerprint
+from redrive.logs import get_logger
+from redrive.metrics import Metrics
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.runs.commands import put_continue
+
+log = get_logger(__name__)
+
+
+class LetterRecords:
+    """Keep the records of dead letters."""
+
+    def __init__(self, database: Database, follow_ups: FollowUps, redactor: Redactor, metrics: Metrics) -> None:
+        self._database = database
+        self._follow_ups = follow_ups
+        self._redactor = redactor
+        self._metrics = metrics
+
+    @activity.defn(name=Activity.RECORD_EXHAUSTED)
+    async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
+        """Write the record, or append a cycle to it."""
+        pool = await self._database.pool()
+        recorded = await dead_letters.record_exhausted(pool, message, self._follow_ups.window)
+        if message.again and not recorded.is_new:
+            return LetterRecorded(state=await self._reopened(message, recorded.state))
+        log.warning(
+            "run.dead_lettered",
+            run_id=message.letter.run_id,
+            tenant_id=message.letter.tenant,
+            step=message.letter.step,
+            dlq_id=message.letter.workflow_id,
+            category=message.cycle.category.value,
+            cycle=message.cycle.cycle,
+            correlation_id=message.correlation_id,
+        )
+        if recorded.is_new:
+            took = max(datetime.now(UTC) - message.at, timedelta(0))
+            self._metrics.moved(message.pipeline, message.letter.step, message.cycle.category.value, took)
+            if message.cycle.cycle > 1:
+                self._metrics.replayed("exhausted")
+        alert = _alert(message, max(recorded.alert_count, 0))
+        if recorded.alert_count < 0:
+            await self._follow_ups.plan(alert)
+        return LetterRecorded(state=recorded.state, alert=alert if alert.count else None)
+
+    async def _reopened(self, message: Exhausted, state: LetterState) -> LetterState:
+        """Open a record again whose last order was lost on its way to the run."""
+        letter = message.letter
+        if not await dead_letters.reopen(await self._database.pool(), letter, message.cycle.cycle):
+            return state
+        log.warning("dead_letter.reopened", dlq_id=letter.workflow_id, run_id=letter.run_id, tenant_id=letter.tenant)
+        return state.model_copy(update={"status": LetterStatus.PENDING, "orphaned": False})
+
+    @activity.defn(name=Activity.RECORD_OUTCOME)
+    async def record_outcome(self, request: OutcomeRequest) -> None:
+        """Write down how a replay ended."""
+        await dead_letters.put_outcome(await self._database.pool(), request.letter, request.outcome)
+        self._metrics.replayed(request.outcome.ending.value)
+        log.info(
+            "dead_letter.outcome",
+            dlq_id=request.letter.workflow_id,
+            run_id=request.letter.run_id,
+            tenant_id=request.letter.tenant,
+            outcome=request.outcome.ending.value,
+        )
+
+    @activity.defn(name=Activity.RECORD_REFUSAL)
+    async def record_refusal(self, letter: LetterId, malformed: MalformedOrder) -> None:
+        """Write down an order that could not be read."""
+        info = activity.info()
+        # The same for every try of this activity, so that it is written down once.
+        once = f"{info.workflow_run_id}:{info.activity_id}"
+        await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
+        log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
+
+    @activity.defn(name=Activity.RECORD_CONTINUE)
+    async def record_continue(self, letter: LetterId, order: Continue, answer: Answer) -> None:
+        """Write down a `continue` and its answer."""
+        written = storable(order, self._redactor)
+        await put_continue(await self._database.pool(), letter, written, answer)
+        log.info(
+            "run.continued",
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            request_id=order.request_id,
+            user_id=order.requested_by,
+            accepted=answer.accepted,
+        )
+
+    @activity.defn(name=Activity.LOAD_LETTER)
+    async def load_letter(self, letter: LetterId) -> LetterState | None:
+        """Read the record's state."""
+        return await dead_letters.load_state(await self._database.pool(), letter)
+
+
+def _alert(message: Exhausted, count: int) -> Alert:
+    return Alert(
+        letter=message.letter,
+        pipeline=message.pipeline,
+        fingerprint=fingerprint(message.pipeline, message.cycle),
+        category=message.cycle.category.value,
+        error_type=message.cycle.error_type,
+        message=message.cycle.message[:1000],
+        attempts=len(message.cycle.attempts),
+        count=count,
+    )

@@ -1,0 +1,84 @@
+"""The sweep of the retry scheduler as Temporal runs it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final, Protocol
+
+from temporalio import activity
+
+from redrive.contracts import Activity, SweepOrder
+from redrive.logs import get_logger
+
+HEARTBEAT_INTERVAL: Final = 1.0
+# A batch that is being sent when the sweep is canceled may finish within this.
+GRACE: Final = 30.0
+
+log = get_logger(__name__)
+
+
+class Sweeper(Protocol):
+    """What sends the retries that are due."""
+
+    async def sweep(self, tenant: str, stop: asyncio.Event) -> int:
+        """Send what is due until the event is set; return how many messages were sent."""
+
+
+class SweepActivities:
+    """The sweep as Temporal runs it: one long activity after another, on whichever process is alive."""
+
+    def __init__(self, sweeper: Sweeper) -> None:
+        self._sweeper = sweeper
+
+    @activity.defn(name=Activity.SWEEP_RETRIES)
+    async def sweep_retries(self, order: SweepOrder) -> int:
+        """Sweep for one shift, or until this process is told to stop; return how many messages were sent."""
+        stop = asyncio.Event()
+        log.info("sweep.started", tenant_id=order.tenant)
+        async with _heartbeats(), _ending(stop, order.shift.total_seconds()):
+            sent = await _finishing(asyncio.create_task(self._sweeper.sweep(order.tenant, stop)), stop)
+        log.info("sweep.ended", tenant_id=order.tenant, count=sent)
+        return sent
+
+
+async def _finishing(sweep: asyncio.Task[int], stop: asyncio.Event) -> int:
+    """Wait for the sweep. Canceled, let it finish the batch in hand: cut off, it would be sent a second time."""
+    try:
+        return await asyncio.shield(sweep)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({sweep}, timeout=GRACE)
+        sweep.cancel()
+        await asyncio.gather(sweep, return_exceptions=True)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _heartbeats() -> AsyncIterator[None]:
+    async def beat() -> None:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(HEARTBEAT_INTERVAL)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _ending(stop: asyncio.Event, after: float) -> AsyncIterator[None]:
+    """Set the event when the shift is over or the worker shuts down."""
+
+    async def end() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(after):
+                await activity.wait_for_worker_shutdown()
+        stop.set()
+
+    task = asyncio.create_task(end())
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,1 @@
+"""Events, whatever broker they come from: settings, intake and replay."""

@@ -1,0 +1,229 @@
+"""Replay of events: one again, some of its projectors alone, or a message that could not become a run.
+
+A projector that failed for good is a dead letter of a parked run: its replay goes on in that very run. Projectors that
+have succeeded run again in a run of their own, made of just them, so that the others are not touched. The stored
+payload is what they read, and the event keeps its dedupe key.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from redrive import Redrive
+from redrive.bridges.events.intake import Intake, Message, make_intake
+from redrive.bridges.events.settings import EventSettings
+from redrive.client import ANSWER_TIMEOUT
+from redrive.contracts import Query, RunInput, StepSnapshot
+from redrive.dead_letters import Answer, LetterId, Mode, Replay, RunDocument
+from redrive.errors import EventNotFound, InvalidInput, RedriveError, RunNotFound, Unavailable, VersionChanged
+from redrive.keys import run_id_for_key
+from redrive.postgres.database import Database
+from redrive.postgres.tenancy import QUARANTINE
+from redrive.settings import Settings
+from redrive.starts import start_run
+from redrive.store.dead_letters.commands import first_answer
+from redrive.store.events.commands import begin_replay, end_replay
+from redrive.store.events.dead import DeadEvent, Failure, get_dead_event, message_of
+from redrive.store.events.records import Projection, ProjectionStatus, StoredEvent, get_event, projections_of
+from redrive.store.events.replays import NewReplay, put_replay, put_start
+from redrive.store.quarantine import assign_dead_event, check_assignment
+
+
+class Replayed(BaseModel):
+    """What became of an order to replay something."""
+
+    id: str = Field(description="the event, or the dead event")
+    projectors: list[str] = Field(default=[], description="those that run again; none: all from the start")
+    run_id: str | None = Field(default=None, description="the run to wait for")
+    accepted: bool
+    message: str
+
+
+class EventReplays:
+    """Carry out orders to replay events."""
+
+    def __init__(self, client: Client, task_queue: str, redrive: Redrive, database: Database, intake: Intake) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._redrive = redrive
+        self._database = database
+        self._intake = intake
+
+    async def event(
+        self, tenant: str | None, event_id: str, projectors: Sequence[str], order: Replay
+    ) -> list[Replayed]:
+        """Replay an event: the projectors that are named, or else those that failed, or else all of them."""
+        pool = await self._database.pool()
+        event = await get_event(pool, tenant, event_id)
+        if event is None:
+            raise EventNotFound(f"no event has the id {event_id[:200]!r}; `redrive events list` shows those there are")
+        records = await projections_of(pool, event.tenant, event.id)
+        if projectors:
+            return await self._named(event, projectors, records, order)
+        parked = await self._parked(records, order)
+        if parked:
+            return [await self.projection(record, order) for record in parked]
+        return [await self._whole(event, order)]
+
+    async def _parked(self, records: Sequence[Projection], order: Replay) -> list[Projection]:
+        """Return projectors that failed for good, and those that this very order found so and was answered about."""
+        return [
+            record
+            for record in records
+            if record.status is ProjectionStatus.FAILED or await self._answered(record, order)
+        ]
+
+    async def _answered(self, record: Projection, order: Replay) -> Answer | None:
+        return await first_answer(await self._database.pool(), _letter(record), order.request_id)
+
+    async def projection(self, record: Projection, order: Replay) -> Replayed:
+        """Replay a projector that failed for good: the run that is parked at it goes on."""
+        try:
+            answer = await self._answered(record, order) or await self._redrive.dead_letters.order(
+                _letter(record), order
+            )
+        except RedriveError as error:
+            return _replayed(record.event_id, [record.projector], record.run_id, accepted=False, message=str(error))
+        return _replayed(
+            record.event_id, [record.projector], record.run_id, accepted=answer.accepted, message=answer.message
+        )
+
+    async def dead_event(
+        self,
+        tenant: str | None,
+        dead_id: str,
+        order: Replay,
+        versions: frozenset[str] | None = None,
+        *,
+        assign_to: str | None = None,
+    ) -> Answer:
+        """Try again to make a run of a message, from the stored message, in the tenant that has it.
+
+        One in quarantine has none: it becomes that of `assign_to` first.
+        """
+        pool = await self._database.pool()
+        known = await get_dead_event(pool, tenant, dead_id)
+        if known is None:
+            raise _no_dead_event(dead_id)
+        if check_assignment(known.tenant, assign_to):
+            known, versions = await self._assigned(known, assign_to or "", order, versions), None
+        dead, answer = await begin_replay(pool, known, order, versions)
+        return answer or await end_replay(pool, dead, await self._outcome(dead), order)
+
+    async def _assigned(
+        self, dead: DeadEvent, tenant: str, order: Replay, versions: frozenset[str] | None
+    ) -> DeadEvent:
+        """Take a dead event out of quarantine, and return it as the tenant has it."""
+        if versions is not None and str(dead.version) not in versions:
+            raise VersionChanged("dead event", status=dead.status, version=str(dead.version))
+        pool = await self._database.pool()
+        await assign_dead_event(pool, dead.id, tenant, order)
+        # Still in quarantine: it was closed there. The order says so, and is on record.
+        found = await get_dead_event(pool, tenant, dead.id) or await get_dead_event(pool, QUARANTINE, dead.id)
+        if found is None:
+            raise _no_dead_event(dead.id)
+        return found
+
+    async def _outcome(self, dead: DeadEvent) -> Failure | tuple[str, str]:
+        body = await message_of(await self._database.pool(), dead)
+        try:
+            message = Message(dead.source_stream, dead.source_message_id, body, full_size=dead.full_size)
+            accepted = await self._intake.take(message, dead.tenant)
+        except (RedriveError, RPCError) as error:
+            return self._intake.failure(error, 1)
+        return accepted.event_id, accepted.run_id
+
+    async def _whole(self, event: StoredEvent, order: Replay) -> Replayed:
+        """Start an event's run if it never was, or run all projectors again if it has ended."""
+        try:
+            view = await self._redrive.status(event.run_id)
+        except RunNotFound:
+            pool = await self._database.pool()
+            if not await projections_of(pool, event.tenant, event.id):
+                await put_start(pool, event, order)
+                run_id = await self._intake.start(event)
+                return _replayed(event.id, [], run_id, accepted=True, message=f"run {run_id} is started")
+        else:
+            if not view.status.closed:
+                message = f"run {event.run_id} is {view.status}: there is nothing to replay yet"
+                return _replayed(event.id, [], event.run_id, accepted=False, message=message)
+        steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
+        return await self._run_beside(event, steps, order)
+
+    async def _named(
+        self, event: StoredEvent, projectors: Sequence[str], records: Sequence[Projection], order: Replay
+    ) -> list[Replayed]:
+        steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
+        known = [step.name for step in steps]
+        for name in projectors:
+            if name not in known:
+                raise InvalidInput(f"projector {name!r}: events of type {event.type!r} have {', '.join(known)}")
+        by_name = {record.projector: record for record in records if record.projector in projectors}
+        for record in by_name.values():
+            if record.status is ProjectionStatus.REPLAYING and not await self._answered(record, order):
+                raise InvalidInput(f"projector {record.projector!r} is being replayed: wait for its outcome")
+        parked = await self._parked(list(by_name.values()), order)
+        alone = order.model_copy(update={"mode": Mode.STEP_ONLY})
+        done = [await self.projection(record, alone) for record in parked]
+        names = {record.projector for record in parked}
+        rest = [step for step in steps if step.name in projectors and step.name not in names]
+        return done + ([await self._run_beside(event, rest, order)] if rest else [])
+
+    async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], order: Replay) -> Replayed:
+        """Start a run of some projectors beside the event's own. The same order again is the same run."""
+        names = [step.name for step in steps]
+        mark = hashlib.sha256("\n".join([order.request_id, *names]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        key = f"{event.id}:replay:{mark}"
+        run_id = run_id_for_key(event.tenant, key)
+        run = RunInput(
+            pipeline=self._intake.pipeline(event),
+            payload=event.document | await self._outputs(event, leaving_out=names),
+            tenant=event.tenant,
+            steps=steps,
+            key=key,
+            correlation_id=event.correlation_id,
+            user_id=event.user_id,
+            event_id=event.id,
+        )
+        await put_replay(await self._database.pool(), NewReplay(key, event.tenant, event.id, run_id, names), order)
+        try:
+            await start_run(self._client, self._task_queue, run_id, run)
+        except RPCError as error:
+            raise Unavailable(f"Temporal did not start run {run_id}: {error.message[:300]}; try again") from error
+        message = f"run {run_id} runs {', '.join(names)} again"
+        return _replayed(event.id, names, run_id, accepted=True, message=message)
+
+    async def _outputs(self, event: StoredEvent, leaving_out: Sequence[str]) -> dict[str, Any]:
+        """Return what the event's other projectors returned, while Temporal remembers: some read it."""
+        try:
+            document: RunDocument = await self._client.get_workflow_handle(event.run_id).query(
+                Query.DOCUMENT, result_type=RunDocument, rpc_timeout=ANSWER_TIMEOUT
+            )
+        except (RPCError, WorkflowQueryFailedError):
+            return {}
+        outputs = document.run.state.outputs if document.run.state else {}
+        return {name: output for name, output in outputs.items() if name not in leaving_out}
+
+
+def make_replays(
+    client: Client, redrive: Redrive, database: Database, settings: Settings, events: EventSettings
+) -> EventReplays:
+    """Put together what carries out orders to replay events. It needs no broker."""
+    intake = make_intake(redrive, database, settings, events)
+    return EventReplays(client, settings.task_queue, redrive, database, intake)
+
+
+def _no_dead_event(dead_id: str) -> EventNotFound:
+    return EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows those there are")
+
+
+def _letter(record: Projection) -> LetterId:
+    return LetterId(tenant=record.tenant, run_id=record.run_id, step=record.projector)
+
+
+def _replayed(what: str, projectors: list[str], run_id: str | None, *, accepted: bool, message: str) -> Replayed:
+    return Replayed(id=what, projectors=projectors, run_id=run_id, accepted=accepted, message=message)

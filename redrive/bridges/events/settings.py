@@ -1,0 +1,53 @@
+"""The settings of events: where they come from, whose they are, and which pipeline is theirs."""
+
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import Field, SecretStr, StringConstraints
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from redrive.bridges.redis.stream import EVENT_LIMIT, KEPT
+from redrive.connection import embedded_broker
+from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
+from redrive.settings import Settings
+
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+
+
+class EventSettings(BaseSettings):
+    """What can be set of events from outside."""
+
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+
+    redis_url: SecretStr | None = Field(default=None, validation_alias="REDIS_URL")
+    stream: Text255 = Field(default="redrive.events", validation_alias="REDRIVE_EVENTS_STREAM")
+    group: Text255 = Field(default="redrive", validation_alias="REDRIVE_EVENTS_GROUP")
+    tenant: Name = Field(
+        default=DEFAULT_TENANT, validation_alias="REDRIVE_EVENTS_TENANT", description="of events that name none"
+    )
+    pipelines: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(
+        default={}, validation_alias="REDRIVE_EVENTS_PIPELINES", description="by event type; `*` is any other"
+    )
+    held: int = Field(
+        default=50, ge=1, le=10_000, validation_alias="REDRIVE_EVENTS_HELD", description="taken, not yet acknowledged"
+    )
+    kept: int = Field(
+        default=KEPT,
+        ge=0,
+        le=EVENT_LIMIT,
+        validation_alias="REDRIVE_EVENTS_KEPT",
+        description="bytes that are kept of an entry that is too large to be taken",
+    )
+    claim_idle: timedelta = Field(
+        default=timedelta(minutes=1),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=1),
+        validation_alias="REDRIVE_EVENTS_CLAIM_IDLE",
+        description="how long a consumer may be silent before its entries are taken over",
+    )
+
+    def url(self, settings: Settings) -> str:
+        """Return where Redis is: as set, or that of the stack of this directory, or the usual place."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return embedded_broker(settings.state_dir, Broker.REDIS) or DEFAULT_URL

@@ -1,0 +1,1 @@
+"""The retry scheduler on RabbitMQ."""

@@ -1,0 +1,279 @@
+"""The bridge from a Redis stream: every entry becomes a run, or a record of why it did not, and only then is let go.
+
+An entry is held by one task from its delivery to its acknowledgement. While it is held the server is told so; when the
+process dies, the entry is idle after a while and another consumer takes it over. Deliveries are counted by the server:
+they are the retry budget of an entry that fails, or that kills whoever touches it.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from redis.exceptions import RedisError, ResponseError
+
+from redrive.bridges.events.intake import Intake, Message, Problem, Verdict, judge
+from redrive.bridges.labels import Labels, labels_of, tenant_name
+from redrive.bridges.redis.stream import Entry, EventStream, is_group_gone
+from redrive.errors import InvalidInput, StepError, Terminal
+from redrive.events import Envelope
+from redrive.logs import get_logger
+from redrive.policy import EVENT, Curve, FullJitter, RetryPolicy
+from redrive.postgres.database import Database
+from redrive.store.events.dead import mirroring, not_mirrored
+
+log = get_logger(__name__)
+Result = TypeVar("Result")
+
+READ_WAIT: Final = timedelta(milliseconds=500)
+SWEEP_INTERVAL: Final = timedelta(seconds=30)
+# How often somebody who is away is asked again.
+AWAY: Final = Curve(base=timedelta(milliseconds=100), cap=timedelta(seconds=5), jitter=FullJitter(), max_attempts=1)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a bridge takes on, and how patient it is."""
+
+    held: int = 50
+    claim_idle: timedelta = timedelta(minutes=1)
+    shutdown_grace: timedelta = timedelta(seconds=10)
+    policy: RetryPolicy = EVENT
+
+
+class Stopping(Exception):
+    """The bridge was told to stop while it waited for somebody who is away."""
+
+
+class RedisBridge:
+    """Consume one stream as one member of its consumer group."""
+
+    def __init__(
+        self, stream: EventStream, intake: Intake, database: Database, limits: Limits, ready: Callable[[], None]
+    ) -> None:
+        self._stream = stream
+        self._intake = intake
+        self._database = database
+        self._limits = limits
+        self._ready = ready
+        self._held: dict[str, asyncio.Task[None]] = {}
+        self._let_go = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._claim_at = 0.0
+
+    def stop(self) -> None:
+        """Take no more entries, and end when those that are held are safe or have to wait."""
+        self._stop.set()
+        self._let_go.set()
+
+    async def run(self) -> None:
+        """Consume until `stop`."""
+        helpers = [asyncio.create_task(self._keep_held()), asyncio.create_task(self._sweep())]
+        try:
+            await self._until_done("redis", self._join)
+            log.info("bridge.started", source=self._stream.name)
+            while not self._stop.is_set():
+                await self._until_done("redis", self._take_some)
+        except Stopping:
+            pass
+        finally:
+            await self._finish(helpers)
+        log.info("bridge.stopped", source=self._stream.name)
+
+    async def _join(self) -> None:
+        if await self._stream.make_group():
+            log.info("bridge.group_made", source=self._stream.name)
+        self._ready()
+
+    async def _take_some(self) -> None:
+        """Take as many entries as there is room for; wait for room when there is none."""
+        room = self._limits.held - len(self._held)
+        if room <= 0:
+            self._let_go.clear()
+            await self._let_go.wait()
+            return
+        try:
+            entries = await self._next(room)
+        except ResponseError as error:
+            if not is_group_gone(error):
+                raise
+            # The server has lost its memory. What was acknowledged is safe elsewhere; what is held goes on.
+            log.warning("bridge.group_gone", source=self._stream.name)
+            await self._join()
+            return
+        for entry in entries:
+            self._hold(entry)
+
+    async def _next(self, room: int) -> list[Entry]:
+        now = asyncio.get_running_loop().time()
+        if now >= self._claim_at:
+            self._claim_at = now + self._limits.claim_idle.total_seconds() / 2
+            claimed = await self._stream.claim(room, self._limits.claim_idle)
+            if claimed:
+                log.info("bridge.claimed", source=self._stream.name, count=len(claimed))
+                # Ours may be among them, when the server could not be told that we hold them.
+                return [entry for entry in claimed if entry.id not in self._held]
+        return await self._stream.read(room, READ_WAIT)
+
+    def _hold(self, entry: Entry) -> None:
+        task = asyncio.create_task(self._handle(entry))
+        self._held[entry.id] = task
+
+        def let_go(done: asyncio.Task[None]) -> None:
+            del self._held[entry.id]
+            self._let_go.set()
+            error = None if done.cancelled() else done.exception()
+            if error and not isinstance(error, Stopping):
+                # It is still the group's: it comes back when it has been idle, and counts as one more delivery.
+                log.error(
+                    "bridge.entry_left", source=self._stream.name, error_type=type(error).__name__, error=str(error)
+                )
+
+        task.add_done_callback(let_go)
+
+    async def _handle(self, entry: Entry) -> None:
+        """Make one entry safe, then acknowledge it."""
+        message = Message(
+            self._stream.name,
+            entry.id,
+            entry.body,
+            entry.carrier,
+            tenant=entry.tenant,
+            full_size=entry.size if entry.is_cut else None,
+        )
+        problem = await self._take(message, entry.deliveries)
+        if problem:
+            tenant, dead_id = await self._until_done("database", lambda: self._intake.bury(message, problem))
+            await self._until_done("redis", lambda: self._mirror(tenant, dead_id))
+        await self._until_done("redis", lambda: self._stream.acknowledge(entry.id))
+
+    async def _take(self, message: Message, deliveries: int) -> Problem | None:
+        """Take a message, or return why it cannot be taken. One that was delivered too often is not looked at."""
+        if deliveries > self._limits.policy.max_attempts:
+            return Problem(_worn_out(deliveries - 1), deliveries - 1, Labels(tenant_name(message.tenant)))
+        try:
+            envelope = await self._intake.read(message)
+        except InvalidInput as error:
+            return Problem(error, deliveries, labels_of(message.body, message.tenant))
+        failed = await self._accept(message, envelope, deliveries)
+        return Problem(*failed, self._intake.labels(envelope)) if failed else None
+
+    async def _accept(self, message: Message, envelope: Envelope, tries: int) -> tuple[Exception, int] | None:
+        """Try to make a message safe as often as its policy allows; return why it is not, and the tries."""
+        while True:
+            try:
+                await self._until_done("servers", lambda: self._intake.accept(message, envelope))
+            except Stopping:
+                raise
+            except Exception as error:
+                if judge(error) is Verdict.REFUSE or tries >= self._limits.policy.max_attempts:
+                    return error, tries
+                await self._back_off(error, tries)
+                again = await self._until_done("redis", lambda: self._stream.deliver_again(message.id))
+                tries = again or tries + 1
+            else:
+                return None
+
+    async def _back_off(self, error: Exception, tries: int) -> None:
+        failure = self._intake.failure(error, tries)
+        delay = self._limits.policy.wait_after(tries, failure.category, None, random.random())  # noqa: S311  # jitter
+        log.warning(
+            "event.retrying",
+            source=self._stream.name,
+            attempt=tries,
+            max_attempts=self._limits.policy.max_attempts,
+            delay_ms=round(delay.total_seconds() * 1000),
+            **failure.model_dump(mode="json", include={"category", "error_type", "error"}),
+        )
+        await self._pause(delay)
+
+    async def _until_done(self, who: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Do something; while who is needed for it is away, say so once and wait. Raises what waiting cannot mend."""
+        tries = 0
+        while True:
+            try:
+                result = await act()
+            except Exception as error:
+                if not (_is_broker_trouble(error) or judge(error) is Verdict.WAIT):
+                    raise
+                tries += 1
+                if tries == 1:
+                    log.warning("bridge.waiting", source=self._stream.name, operation=who, error=_said(error))
+                await self._pause(AWAY.delay(tries, random.random()))  # noqa: S311  # jitter
+            else:
+                if tries:
+                    log.info("bridge.back", source=self._stream.name, operation=who, attempt=tries + 1)
+                return result
+
+    async def _pause(self, delay: timedelta) -> None:
+        try:
+            async with asyncio.timeout(delay.total_seconds()):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+        raise Stopping
+
+    async def _mirror(self, tenant: str, dead_id: str) -> None:
+        """Put a recorded message on the stream of dead ones, if nobody has."""
+        async with mirroring(await self._database.pool(), tenant, dead_id) as found:
+            if found is None:
+                return
+            dead, body = found
+            headers = {
+                "reason": dead.error,
+                "class": dead.category.value,
+                "origin": dead.source_stream,
+                "originId": dead.source_message_id,
+                "attempts": str(dead.attempts),
+                "time": dead.last_attempt_at.isoformat(),
+                "tenant": dead.tenant,
+                "dlqId": dead.id,
+            }
+            await self._stream.put_dead(dead.id, body, headers)
+
+    async def _sweep(self) -> None:
+        """Put on the stream of dead ones what a bridge recorded just before it died."""
+        while True:
+            try:
+                for tenant, dead_id in await not_mirrored(await self._database.pool(), self._stream.name):
+                    await self._mirror(tenant, dead_id)
+            except Exception as error:
+                if not (_is_broker_trouble(error) or judge(error) is Verdict.WAIT):
+                    log.error("bridge.sweep_failed", error_type=type(error).__name__, error=str(error))
+            await asyncio.sleep(SWEEP_INTERVAL.total_seconds())
+
+    async def _keep_held(self) -> None:
+        """Tell the server that we live: entries that are held and wait must not be taken over."""
+        while True:
+            await asyncio.sleep(self._limits.claim_idle.total_seconds() / 3)
+            try:
+                await self._stream.keep(list(self._held))
+            except (RedisError, OSError) as error:
+                log.debug("bridge.not_kept", source=self._stream.name, error=_said(error))
+
+    async def _finish(self, helpers: list[asyncio.Task[None]]) -> None:
+        self.stop()
+        if self._held:
+            _, late = await asyncio.wait(self._held.values(), timeout=self._limits.shutdown_grace.total_seconds())
+            helpers.extend(late)
+        for task in helpers:
+            task.cancel()
+        await asyncio.wait(helpers)
+        try:
+            await self._stream.leave()
+        except (RedisError, OSError) as error:
+            log.debug("bridge.not_left", source=self._stream.name, error=_said(error))
+
+
+def _is_broker_trouble(error: Exception) -> bool:
+    return isinstance(error, RedisError | OSError)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _worn_out(deliveries: int) -> StepError:
+    return Terminal(f"delivered {deliveries} times and never made safe: its consumers died or gave it up")

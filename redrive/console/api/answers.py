@@ -1,0 +1,94 @@
+"""`ETag` and `If-Match`: an order may hold only for the version of a record that was looked at."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Header
+from pydantic import Field
+
+from redrive.access import Principal
+from redrive.console.problems import MEDIA_TYPE, Refusal
+from redrive.console.schema import PROBLEM
+from redrive.contracts import Message, Name, Text255
+from redrive.dead_letters import Answer, Reason
+from redrive.errors import OrderRefused
+from redrive.identifiers import check_identifiers
+from redrive.keys import new_request_id
+
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", description="the ETag of the record that was looked at; changed since: 412")
+]
+
+
+def etag(version: object) -> str:
+    """Return the tag of a version."""
+    return f'"{version}"'
+
+
+def versions(given: IfMatch = None) -> frozenset[str] | None:
+    """Return the versions that an order may meet; None: any."""
+    tags = [tag.strip() for tag in (given or "*").split(",")]
+    return None if "*" in tags else frozenset(tag.strip('"') for tag in tags)
+
+
+Versions = Annotated[frozenset[str] | None, Depends(versions)]
+
+
+_MEANINGS: Final = {
+    400: "Not understood",
+    401: "Nobody is signed in",
+    403: "Not allowed",
+    404: "Not there, or not yours",
+    405: "Not with this method",
+    409: "Not now",
+    412: "Changed meanwhile",
+    413: "Too large",
+    415: "Not JSON",
+    422: "Fields that do not fit",
+    429: "Too often",
+    503: "Something that is needed does not answer",
+}
+_EVERYWHERE: Final = (401, 403, 422, 429, 503)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the refusals of a route, for the schema: these, and those that every route has."""
+    content = {MEDIA_TYPE: {"schema": PROBLEM}}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in {*_EVERYWHERE, *statuses}}
+
+
+class Listed(Message):
+    """What every list has."""
+
+    cursor: str | None = Field(default=None, description="give it to get the next page; none: there are no more")
+
+
+class Ordering(Message):
+    """What every order says. Who gives it is the caller."""
+
+    reason: Reason = Field(description="why; kept in the audit log")
+    request_id: Text255 | None = Field(
+        default=None, description="the same id again is the same order, carried out once and answered alike"
+    )
+
+
+class AssigningOrder(Ordering):
+    """An order that may take what it is about out of quarantine."""
+
+    assign_to: Name | None = Field(
+        default=None, description="whose it is; needed for one that is in quarantine, which only owners see"
+    )
+
+
+def identity(caller: Principal, wanted: Ordering) -> dict[str, str]:
+    """Return who gives an order, why, and the id that makes it one order however often it is sent."""
+    check_identifiers(request_id=wanted.request_id)
+    request_id = wanted.request_id or new_request_id()
+    return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
+
+
+def accepted(answer: Answer) -> Answer:
+    """Return the answer to an order that was accepted, or refuse with what it says."""
+    if answer.accepted:
+        return answer
+    action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"
+    raise Refusal(409, "run_gone" if answer.orphaned else OrderRefused.code, answer.message, action)

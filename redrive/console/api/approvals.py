@@ -1,0 +1,50 @@
+"""`/approvals`: plans that wait for another admin (`REDRIVE_APPROVALS=on`), of edits and of bulk operations."""
+
+from fastapi import APIRouter
+
+from redrive.access import Principal, Right
+from redrive.console.api.answers import Ordering, refusals
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Operator, Reader, Scope
+from redrive.contracts import Message
+from redrive.store.approvals import Approval, Yes, approve, get_approval, list_approvals
+
+router = APIRouter(prefix="/approvals", tags=["approvals"])
+
+
+class Approvals(Message):
+    """Those whose hour is not over."""
+
+    approvals: list[Approval]
+
+
+def seen_by(caller: Principal, approval: Approval) -> Approval:
+    """Return an approval without what its plan puts in, for those who may not see payloads."""
+    if caller.may(Right.PAYLOADS):
+        return approval
+    plan = approval.plan
+    if approval.dead_letter is None:
+        order = {name: value for name, value in plan["order"].items() if name not in {"input_patch", "output"}}
+        return approval.model_copy(update={"plan": plan | {"order": order}})
+    return approval.model_copy(update={"plan": {"verb": plan.get("verb")}})
+
+
+@router.get("", responses=refusals())
+async def approvals(desk: TheDesk, caller: Reader, tenant: Scope) -> Approvals:
+    """List plans that wait for approval, or have it. What they put in is redacted, and for those who see payloads."""
+    return Approvals(approvals=[seen_by(caller, each) for each in await list_approvals(await desk.pool(), tenant)])
+
+
+@router.get("/{plan_hash}", responses=refusals(404))
+async def approval(desk: TheDesk, caller: Reader, tenant: Scope, plan_hash: str) -> Approval:
+    """Show a plan that waits for approval, has it, or had its hour."""
+    return seen_by(caller, await get_approval(await desk.pool(), tenant, plan_hash))
+
+
+@router.post("/{plan_hash}", responses=refusals(400, 404, 409, 413, 415))
+async def give(desk: TheDesk, caller: Operator, tenant: Scope, plan_hash: str, agreed: Ordering) -> Approval:
+    """Approve a plan that somebody else asked for. It is good for one order, until its hour is over."""
+    pool = await desk.pool()
+    asked = await get_approval(pool, tenant, plan_hash)
+    yes = Yes(approved_by=caller.name, person=caller.person, reason=desk.redactor.text(agreed.reason))
+    return seen_by(caller, await approve(pool, asked.tenant, plan_hash, yes))

@@ -1,0 +1,38 @@
+"""`/audit`: who did what, and why."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from redrive.console.api.answers import Listed, refusals
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.contracts import NAME_PATTERN, Message
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.store.audit.lists import AuditFilter, AuditLine, audit_page
+
+router = APIRouter(tags=["audit"])
+
+
+class AuditPage(Message):
+    """Which lines, and which page of them."""
+
+    tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
+    dead_letter: str | None = Field(default=None, description="only of this dead letter")
+    limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
+    cursor: str | None = None
+
+
+class Audit(Listed):
+    """A page of the audit log."""
+
+    lines: list[AuditLine]
+
+
+@router.get("/audit", responses=refusals(400))
+async def audit(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[AuditPage, Query()]) -> Audit:
+    """List what was done, the newest first."""
+    chosen = AuditFilter(tenant=tenant, dead_letter=choice.dead_letter)
+    page = await audit_page(await desk.pool(), chosen, choice.limit, choice.cursor)
+    return Audit(lines=page.rows, cursor=page.cursor)

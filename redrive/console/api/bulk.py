@@ -1,0 +1,152 @@
+"""`/bulk`: one order for many dead letters: planned, started, followed, paused, resumed and stopped."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+
+from redrive.bulk import (
+    PAGE_LIMIT,
+    BulkAnswer,
+    BulkItems,
+    BulkOrder,
+    BulkPlan,
+    BulkView,
+    BulkWish,
+    ItemsRequest,
+    ItemStatus,
+    PlannedGroup,
+    Position,
+)
+from redrive.console.api.answers import Ordering, refusals
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Operator, Reader, Scope
+from redrive.console.problems import Place, unacceptable
+from redrive.contracts import NAME_PATTERN, Message, Text255
+from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
+
+router = APIRouter(prefix="/bulk", tags=["bulk"])
+_REFUSALS = refusals(400, 404, 409, 413, 415)
+
+
+class BulkPlanView(Message):
+    """What a bulk operation would do. Send `order` and `hash` back to start just that."""
+
+    hash: str
+    order: BulkWish = Field(description="as given, with `until` set: what fails later does not belong to it")
+    count: int
+    groups: list[PlannedGroup]
+    unsafe: list[str] = Field(description="steps whose effects would be repeated without a key")
+    approval_needed: bool
+
+
+class BulkStartOrder(Ordering):
+    """Start what was planned."""
+
+    order: BulkWish
+    plan_hash: Text255
+    allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+
+
+class Bulks(Message):
+    """The newest bulk operations."""
+
+    bulk: list[BulkView]
+
+
+class BulkPage(Message):
+    """How many bulk operations."""
+
+    tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
+    limit: int = Field(default=20, ge=1, le=200)
+
+
+class ItemPage(Message):
+    """Which items, and which page of them."""
+
+    tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
+    status: ItemStatus | None = None
+    limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
+    after: Position | None = Field(default=None, description="where the page before ended")
+
+
+def one_tenant(tenant: Scope) -> str:
+    """Return the one tenant that a bulk operation is of; an owner has to name it."""
+    if tenant is None:
+        raise unacceptable([Place(place="query.tenant", problem="an owner names the tenant: ?tenant=acme")])
+    return tenant
+
+
+OneTenant = Annotated[str, Depends(one_tenant)]
+
+
+@router.get("", responses=refusals())
+async def bulks(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[BulkPage, Query()]) -> Bulks:
+    """List bulk operations, the newest first."""
+    return Bulks(bulk=await list_bulks(await desk.pool(), tenant, choice.limit))
+
+
+@router.post("/plan", responses=_REFUSALS)
+async def plan(desk: TheDesk, _caller: Reader, tenant: OneTenant, wish: BulkWish) -> BulkPlanView:
+    """Tell what a bulk operation would do, without doing it: how many, which steps run again, what that repeats."""
+    found = await (await desk.redrive()).bulk.plan(BulkOrder(tenant=tenant, **dict(wish)))
+    order = BulkWish.model_validate(found.order.model_dump(exclude={"tenant"}))
+    return BulkPlanView(**dict(found) | {"order": order})
+
+
+@router.post("", status_code=202, responses=_REFUSALS)
+async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: BulkStartOrder) -> BulkAnswer:
+    """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are not those of the plan.
+
+    409 `APPROVAL_NEEDED` (`REDRIVE_APPROVALS=on`): the plan waits at `/approvals/{plan_hash}` for another admin.
+    """
+    planned = BulkPlan(hash=wanted.plan_hash, order=BulkOrder(tenant=tenant, **dict(wanted.order)), count=0, groups=[])
+    return await (await desk.redrive()).bulk.start(
+        planned,
+        requested_by=caller.name,
+        reason=wanted.reason,
+        allow_unsafe=wanted.allow_unsafe,
+        request_id=wanted.request_id,
+        person=caller.person,
+    )
+
+
+@router.get("/{bulk_id}", responses=refusals(404))
+async def bulk(desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str) -> BulkView:
+    """Show a bulk operation and how far it is."""
+    return await get_bulk(await desk.pool(), tenant, bulk_id)
+
+
+@router.get("/{bulk_id}/items", responses=refusals(404))
+async def items(
+    desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str, choice: Annotated[ItemPage, Query()]
+) -> BulkItems:
+    """List the items of a bulk operation, and what became of each."""
+    pool = await desk.pool()
+    found = await get_bulk(pool, tenant, bulk_id)
+    chosen = choice.model_dump(include={"status", "limit", "after"})
+    return await list_items(pool, found.tenant, ItemsRequest(tenant=found.tenant, bulk_id=found.id, **chosen))
+
+
+@router.post("/{bulk_id}/pause", status_code=202, responses=_REFUSALS)
+async def pause(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+    """Send nothing more for now; what is under way ends."""
+    found = await get_bulk(await desk.pool(), tenant, bulk_id)
+    operations = (await desk.redrive()).bulk
+    return await operations.pause(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
+
+
+@router.post("/{bulk_id}/resume", status_code=202, responses=_REFUSALS)
+async def resume(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+    """Go on after a pause."""
+    found = await get_bulk(await desk.pool(), tenant, bulk_id)
+    operations = (await desk.redrive()).bulk
+    return await operations.resume(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
+
+
+@router.post("/{bulk_id}/stop", status_code=202, responses=_REFUSALS)
+async def stop(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+    """End it: what is under way ends, the rest is skipped."""
+    found = await get_bulk(await desk.pool(), tenant, bulk_id)
+    operations = (await desk.redrive()).bulk
+    return await operations.stop(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)

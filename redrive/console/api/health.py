@@ -1,0 +1,59 @@
+"""`/healthz` and `/readyz`: whether the process lives, and whether it can serve."""
+
+import asyncio
+
+import asyncpg
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+from temporalio.service import RPCError
+
+from redrive.console.app_state import Desk, TheDesk
+from redrive.contracts import Message
+from redrive.errors import Unavailable
+from redrive.postgres.connection import database_problem
+
+router = APIRouter(tags=["health"])
+PATIENCE = 5.0
+
+
+class Health(Message):
+    """Whether it is well, and what is not."""
+
+    status: str
+    problems: dict[str, str] = Field(default_factory=dict)
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Answer, as long as the process can."""
+    return Health(status="ok")
+
+
+@router.get("/readyz", responses={503: {"model": Health, "description": "Something that is needed does not answer"}})
+async def readyz(request: Request, desk: TheDesk, response: Response) -> Health:
+    """Tell whether the database and Temporal answer."""
+    await desk.strangers.count(request, "readyz")
+    database, temporal = await asyncio.gather(_database(desk), _temporal(desk))
+    problems = {name: text for name, text in (("database", database), ("temporal", temporal)) if text}
+    response.status_code = 503 if problems else 200
+    return Health(status="unavailable" if problems else "ok", problems=problems)
+
+
+async def _database(desk: Desk) -> str | None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await (await desk.pool()).fetchval("SELECT 1")
+    except Unavailable as error:
+        return str(error)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        return database_problem(error)
+    return None
+
+
+async def _temporal(desk: Desk) -> str | None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            healthy = await (await desk.temporal()).service_client.check_health()
+    except (Unavailable, TimeoutError, RPCError) as error:
+        return str(error) or f"no answer within {PATIENCE:g} s"
+    return None if healthy else "Temporal does not serve"

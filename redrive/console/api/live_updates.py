@@ -1,0 +1,157 @@
+"""`/events`: what changes, as server-sent events, for as long as the caller may see it."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+import asyncpg
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import StreamingResponse
+
+from redrive.access import Principal
+from redrive.bulk import BulkView
+from redrive.console.api.answers import refusals
+from redrive.console.app_state import Desk, TheDesk
+from redrive.console.authentication import Reader, Scope, identified
+from redrive.console.live_updates import Listener
+from redrive.errors import RedriveError
+from redrive.store.audit.lists import Change, changes_after, heads
+
+router = APIRouter(tags=["events"])
+# How often a stream, busy or silent, asks whether its caller may still listen; a silent one then says that it lives.
+PULSE: Final = 10.0
+_RESYNC: Final = "event: resync\ndata: {}\n\n"
+_HERE: Final = ": here\n\n"
+LastSeen = Annotated[
+    str | None, Header(alias="Last-Event-ID", description="go on after this one; only in the stream of one tenant")
+]
+
+
+class EventStream(StreamingResponse):
+    """An answer that goes on."""
+
+    media_type = "text/event-stream"
+
+
+class _Admission:
+    """Whether a stream may go on: asked again when the last answer is old."""
+
+    def __init__(self, request: Request, desk: Desk, caller: Principal, tenant: str | None) -> None:
+        self._request = request
+        self._desk = desk
+        self._caller = caller
+        self._tenant = tenant
+        self._stream = uuid.uuid4()
+        self._asked_at = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        """The seconds until it has to be asked again."""
+        return max(0.0, self._asked_at + PULSE - time.monotonic())
+
+    async def take(self) -> None:
+        """Take one of the places that a tenant has for streams, or keep it; refuse with 429 when there is none."""
+        await self._desk.tenant_limits.stream(self._tenant, self._stream)
+
+    def give_back(self) -> None:
+        """Give the place to the next."""
+        self._desk.tenant_limits.stream_ended(self._tenant, self._stream)
+
+    async def holds(self) -> bool:
+        """Tell whether the caller is who they were. When that cannot be told, the stream ends; the page comes back."""
+        if self.left:
+            return True
+        try:
+            if await identified(self._request) != self._caller:
+                return False
+            await self.take()
+        except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return False
+        self._asked_at = time.monotonic()
+        return True
+
+
+@router.get("/events", response_class=EventStream, responses=refusals())
+async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, last: LastSeen = None) -> EventStream:
+    """Stream changes of dead letters: `change` events with the record's id, status and the line in the audit log.
+
+    `bulk` events tell how far a bulk operation is, whenever that has changed.
+    `resync` tells a page to look at everything again: it is the first event of a new stream, and comes after a jam.
+    A stream ends soon after its caller has lost the right to it, or has another role; open it again then.
+    """
+    admission = _Admission(request, desk, caller, tenant)
+    await admission.take()
+    return EventStream(_stream(admission, desk, tenant, last), headers={"X-Accel-Buffering": "no"})
+
+
+async def _stream(admission: _Admission, desk: Desk, tenant: str | None, last: str | None) -> AsyncIterator[str]:
+    try:
+        async with desk.feed.listening(tenant) as listener:
+            yield "retry: 2000\n\n"
+            seen = _number(last) if tenant is not None else None
+            if tenant is None or seen is None:
+                yield _RESYNC
+                seen = (await heads(await desk.pool(), tenant)).get(tenant, 0) if tenant else 0
+            else:
+                async for change in _missed(desk, tenant, seen):
+                    if not await admission.holds():
+                        return
+                    seen = change.number
+                    yield _event(change, with_id=True)
+            async for text in _live(admission, desk, listener, seen):
+                yield text
+    finally:
+        admission.give_back()
+
+
+def _number(last: str | None) -> int | None:
+    return int(last) if last and last.isascii() and last.isdigit() and len(last) < 18 else None
+
+
+async def _missed(desk: Desk, tenant: str, seen: int) -> AsyncIterator[Change]:
+    while True:
+        found = await changes_after(await desk.pool(), tenant, seen)
+        for change in found:
+            yield change
+        if not found:
+            return
+        seen = found[-1].number
+
+
+async def _live(admission: _Admission, desk: Desk, listener: Listener, seen: int) -> AsyncIterator[str]:
+    stopping, getting = asyncio.ensure_future(desk.stopping.wait()), None
+    try:
+        while not desk.stopping.is_set():
+            getting = getting or asyncio.ensure_future(listener.changes.get())
+            await asyncio.wait({getting, stopping}, timeout=admission.left, return_when=asyncio.FIRST_COMPLETED)
+            if desk.stopping.is_set() or not await admission.holds():
+                return
+            if not getting.done():
+                yield _HERE
+                continue
+            text, getting = _text(getting.result(), listener, seen), None
+            if text:
+                yield text
+    finally:
+        stopping.cancel()
+        if getting:
+            getting.cancel()
+
+
+def _text(change: Change | BulkView | None, listener: Listener, seen: int) -> str | None:
+    """Return what a listener is told, or None when they have seen it."""
+    if change is None:
+        return _RESYNC
+    if isinstance(change, BulkView):
+        return f"event: bulk\ndata: {change.model_dump_json()}\n\n"
+    if listener.tenant is None or change.number > seen:
+        return _event(change, with_id=listener.tenant is not None)
+    return None
+
+
+def _event(change: Change, *, with_id: bool) -> str:
+    # One line: JSON has no raw line breaks, so nothing that an operator wrote can end the event early.
+    lines = ["event: change", f"data: {change.model_dump_json()}"]
+    return "\n".join([f"id: {change.number}", *lines] if with_id else lines) + "\n\n"

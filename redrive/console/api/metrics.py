@@ -1,0 +1,17 @@
+"""`/metrics`: what the console counts, for Prometheus. Of no tenant, for whoever may come in at all."""
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from redrive.console.api.answers import refusals
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Caller
+
+router = APIRouter(tags=["health"])
+_TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format"}
+
+
+@router.get("/metrics", response_class=Response, responses=refusals() | {200: _TEXT})
+async def metrics(desk: TheDesk, _caller: Caller) -> Response:
+    """Return the metrics."""
+    return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,83 @@
+"""`/tokens`: API tokens of the caller's tenant. Those of owners are made on the command line."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+
+from redrive.access import Right, Role, granted
+from redrive.console.api.answers import refusals
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Keeper, Scope
+from redrive.console.problems import Refusal
+from redrive.contracts import DEFAULT_TENANT, Message
+from redrive.store.access.tokens import (
+    BY_TOKEN,
+    NewToken,
+    RevokedToken,
+    TokenRow,
+    TokenWish,
+    create_token,
+    get_token,
+    list_tokens,
+    revoke_token,
+)
+
+router = APIRouter(prefix="/tokens", tags=["tokens"])
+
+
+class Wanted(Message):
+    """A token to make."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)] = Field(description="what it is for")
+    role: Role
+    rights: list[Right] | None = Field(default=None, description="none: all that the role has by itself")
+    days: int = Field(default=90, ge=1, le=366, description="how long it lasts")
+
+
+class Tokens(Message):
+    """Tokens, without their secrets."""
+
+    tokens: list[TokenRow]
+
+
+@router.get("", responses=refusals())
+async def tokens(desk: TheDesk, _caller: Keeper, tenant: Scope) -> Tokens:
+    """List tokens, the newest first: expired and revoked ones, too."""
+    return Tokens(tokens=await list_tokens(await desk.access(), tenant))
+
+
+@router.post("", status_code=201, responses=refusals(400, 413, 415))
+async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -> NewToken:
+    """Make a token. Its secret is in this answer and nowhere else. It can have no right that its maker has not."""
+    rights = granted(wanted.role, None if wanted.rights is None else frozenset(wanted.rights))
+    beyond = sorted(right for right in rights if not caller.may(right))
+    if beyond:
+        raise Refusal(
+            403, "forbidden", f"body.rights: {beyond[0]!r} is not yours to give", "give rights that you have yourself"
+        )
+    wish = TokenWish(
+        name=wanted.name,
+        role=wanted.role,
+        tenant=tenant or DEFAULT_TENANT,
+        created_by=caller.name,
+        lasts=timedelta(days=wanted.days),
+        rights=rights,
+        person=caller.person,
+        made_with=caller.id.removeprefix(BY_TOKEN) if caller.id.startswith(BY_TOKEN) else None,
+    )
+    return await create_token(await desk.access(), wish)
+
+
+@router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
+async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
+    """Revoke a token and all that were made with it: their next requests are refused, and their sessions end."""
+    pool = await desk.access()
+    token = await get_token(pool, tenant, token_id)
+    if token is not None and token.role is Role.OWNER:
+        raise Refusal(403, "owner_token", f"token {token.id} is an owner's", "revoke it with `redrive tokens revoke`")
+    row = await revoke_token(pool, token.tenant, token_id, caller.name) if token else None
+    if row is None:
+        raise Refusal(404, "token_not_found", f"no token of yours has the id {token_id[:80]!r}", "GET /api/v1/tokens")
+    return row

@@ -1,0 +1,135 @@
+"""What all requests of a console share: settings, the database, Temporal, and what was learnt a moment ago."""
+
+import asyncio
+import time
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from temporalio.client import Client
+
+from redrive import Redrive
+from redrive.bridges.events.replays import EventReplays, make_replays
+from redrive.bridges.events.settings import EventSettings
+from redrive.connection import access_database_url, connect_temporal, database_url
+from redrive.console.headers import WEB_UI_PATH
+from redrive.console.live_updates import Feed
+from redrive.console.metrics import RequestMetrics
+from redrive.console.oidc import Provider
+from redrive.console.rate_limits import RateLimiter, Strangers
+from redrive.console.seals import Seal
+from redrive.console.tenant_limits import TenantLimits
+from redrive.console.web_ui import WebUi
+from redrive.contracts import Catalog
+from redrive.postgres.database import Database
+from redrive.postgres.pool import ACCESS_ROLE
+from redrive.postgres.tenancy import Pool
+from redrive.settings import Settings
+from redrive.store.access.console_keys import signing_key
+
+CATALOG_LASTS: Final = 10.0
+# Each request asks once who it is from.
+_ACCESS_SIZE: Final = 5
+
+
+class Desk:
+    """The connections of a console. Each is made when it is first needed; what fails is tried again by the next."""
+
+    def __init__(self, settings: Settings, events: EventSettings) -> None:
+        self.settings = settings
+        self._events = events
+        self.stopping = asyncio.Event()
+        self.metrics = RequestMetrics()
+        self.limiter = RateLimiter(settings.rate_limit, self.metrics)
+        self.strangers = Strangers(settings.stranger_limit, self.metrics)
+        self.redactor = settings.redactor()
+        self.feed = Feed(self.pool)
+        self.provider = Provider(settings.oidc) if settings.oidc else None
+        self.web_ui = WebUi(settings.web_ui_proxy) if settings.web_ui_proxy else None
+        self._database = Database(database_url(settings))
+        self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
+        self._seal: Seal | None = None
+        self.tenant_limits = TenantLimits(settings, self._database, self.temporal, self.metrics)
+        self._client: Client | None = None
+        self._redrive: Redrive | None = None
+        self._catalog: tuple[float, Catalog] | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def https(self) -> bool:
+        """Whether browsers come by HTTPS, so that cookies must."""
+        return urlsplit(self.settings.console_url or "").scheme == "https"
+
+    async def pool(self) -> Pool:
+        """Return the connections to the database, or raise `Unavailable`."""
+        return await self._database.pool()
+
+    async def access(self) -> Pool:
+        """Return the connections for sessions, tokens and members, which no other query may use."""
+        return await self._access.pool()
+
+    async def seal(self) -> Seal:
+        """Return what all consoles sign with, or raise `Unavailable`."""
+        if self._seal is None:
+            self._seal = Seal(await signing_key(await self.access()))
+        return self._seal
+
+    async def temporal(self) -> Client:
+        """Return the connection to Temporal, or raise `Unavailable`."""
+        if self._client is None:
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await connect_temporal(self.settings)
+        return self._client
+
+    async def redrive(self) -> Redrive:
+        """Return the way to runs and dead letters, or raise `Unavailable`."""
+        if self._redrive is None:
+            async with self._connecting:
+                if self._redrive is None:
+                    self._redrive = await Redrive.connect(self.settings)
+        return self._redrive
+
+    async def event_replays(self) -> EventReplays:
+        """Return the way to replay events, or raise `Unavailable`."""
+        return make_replays(await self.temporal(), await self.redrive(), self._database, self.settings, self._events)
+
+    async def catalog(self) -> Catalog:
+        """Return what the workers know, as of a few seconds ago: each question costs a workflow."""
+        now = time.monotonic()
+        if self._catalog is None or now - self._catalog[0] > CATALOG_LASTS:
+            self._catalog = (now, await (await self.redrive()).catalog())
+        return self._catalog[1]
+
+    def links(self, **workflows: str) -> dict[str, str]:
+        """Return where the Temporal Web UI shows these workflows, if it is known where that is."""
+        settings = self.settings
+        # Behind our sign-in, where it is.
+        address = f"{(settings.console_url or '').rstrip('/')}{WEB_UI_PATH}" if self.web_ui else settings.web_ui
+        if address is None:
+            return {}
+        place = f"{address.rstrip('/')}/namespaces/{settings.temporal_namespace or 'default'}/workflows"
+        return {name: f"{place}/{workflow}" for name, workflow in workflows.items()}
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        self.stopping.set()
+        await self.feed.close()
+        if self.provider:
+            await self.provider.close()
+        if self.web_ui:
+            await self.web_ui.close()
+        if self._redrive:
+            await self._redrive.close()
+        await self._access.close()
+        await self.tenant_limits.close()
+        await self._database.close()
+
+
+def desk_of(request: Request) -> Desk:
+    """Return the desk of the application that a request came to."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+TheDesk = Annotated[Desk, Depends(desk_of)]

@@ -1,0 +1,231 @@
+"""Who asks, and may they: by API token, by the identity provider's token, or by a browser's session.
+
+    router.get("/things")(things)      # with `caller: Annotated[Principal, Depends(needs(Right.READ))]`
+
+The tenant is the principal's, never the body's. An owner, who has none, may name one in the query.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Query, Request
+
+from redrive.access import Principal, Right, Role
+from redrive.console.app_state import Desk, desk_of
+from redrive.console.cookies import SESSION, read_cookie
+from redrive.console.problems import Place, Refusal
+from redrive.contracts import NAME_PATTERN
+from redrive.postgres.tenancy import QUARANTINE
+from redrive.store.access.members import member_principal
+from redrive.store.access.sessions import session_principal
+from redrive.store.access.tokens import PREFIX, token_principal
+
+CSRF_HEADER: Final = "X-CSRF-Token"
+_ASKED: Final = "redrive.principal"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_BEARER: Final = {"WWW-Authenticate": "Bearer"}
+_SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens create`, or sign in at /sign-in"
+
+
+async def principal(request: Request) -> Principal:
+    """Return who asks, or refuse with 401. A request is asked once: before its body is read, if it has one."""
+    known: Principal | None = request.scope.get(_ASKED)
+    if known is None:
+        known = request.scope[_ASKED] = await _principal(request)
+    return known
+
+
+async def _principal(request: Request) -> Principal:
+    desk = desk_of(request)
+    found = await identified(request)
+    await desk.limiter.check(found.id)
+    if not _credentials(request)[0] and request.method not in _SAFE:
+        check_origin(desk, request)
+        check_csrf(read_cookie(desk, request, SESSION) or "", request.headers.get(CSRF_HEADER, ""))
+    return found
+
+
+async def identified(request: Request) -> Principal:
+    """Return who asks, or refuse with 401, without counting those whom we know."""
+    desk = desk_of(request)
+    scheme, secret = _credentials(request)
+    if not scheme:
+        return await _signed_in(desk, request)
+    async with desk.strangers.asking(request, f"{scheme} {secret}"):
+        return await _bearer(desk, scheme, secret)
+
+
+async def _signed_in(desk: Desk, request: Request) -> Principal:
+    secret = read_cookie(desk, request, SESSION) or ""
+    async with desk.strangers.asking(request, secret):
+        return await _session(desk, secret)
+
+
+def _credentials(request: Request) -> tuple[str, str]:
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return scheme, secret.strip()
+
+
+async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
+    if scheme.lower() != "bearer" or not secret:
+        raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
+    if desk.provider and not secret.startswith(PREFIX):
+        return await _member(desk, await desk.provider.subject(secret))
+    found = await token_principal(await desk.access(), secret)
+    if found is None:
+        raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
+    return found
+
+
+async def _member(desk: Desk, subject: str) -> Principal:
+    found = await member_principal(await desk.access(), subject)
+    if found is None:
+        raise no_membership(subject)
+    return found
+
+
+def no_membership(subject: str) -> Refusal:
+    """Refuse somebody whom the identity provider knows and we do not."""
+    return Refusal(
+        403,
+        "no_membership",
+        f"{subject} is not an active member of any organisation here",
+        "ask an owner to run `redrive members put`",
+    )
+
+
+async def _session(desk: Desk, secret: str) -> Principal:
+    if not secret:
+        raise unauthorized("nobody is signed in")
+    found = await session_principal(await desk.access(), secret)
+    if found is None:
+        raise unauthorized("the session is over")
+    return found
+
+
+def unauthorized(detail: str) -> Refusal:
+    """Refuse somebody whom we do not know."""
+    return Refusal(401, "unauthorized", detail, _SIGN_IN, headers=_BEARER)
+
+
+def csrf_token(session: str) -> str:
+    """Return the word that a page of this session sends with each change, and that no other site can know."""
+    return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
+
+
+def check_csrf(session: str, given: str) -> None:
+    """Refuse a change that does not come from a page of this session."""
+    if not hmac.compare_digest(csrf_token(session).encode(), given.encode()):
+        raise Refusal(
+            403,
+            "csrf",
+            f"header.{CSRF_HEADER}: missing, or not the one of this session",
+            "reload the page and try again; programs send a token in Authorization instead of a cookie",
+        )
+
+
+def check_origin(desk: Desk, request: Request) -> None:
+    """Refuse a change that a browser sends from another site."""
+    origin = request.headers.get("origin")
+    own = urlsplit(desk.settings.console_url or str(request.base_url))
+    foreign = origin is not None and origin != f"{own.scheme}://{own.netloc}"
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        raise Refusal(403, "foreign_origin", "the request comes from a page of another site", "use the console's pages")
+
+
+def check_host(desk: Desk, request: Request) -> None:
+    """Refuse a request that came by a name which is not the console's: any page can lead a name of its own here."""
+    given = request.headers.get("host", "")
+    public = urlsplit(desk.settings.console_url or "").netloc
+    own = {*_LOOPBACK, desk.settings.console_address.rpartition(":")[0]}
+    if given != public if public else given.rpartition(":")[0] not in own:
+        raise Refusal(
+            421, "foreign_host", f"header.Host: {given[:80]!r} is not this console", "set REDRIVE_CONSOLE_URL to it"
+        )
+
+
+async def signed_in_owner(request: Request) -> Principal:
+    """Return the owner whose browser asks. Its page knows no word of ours: a change has to state our origin instead."""
+    desk = desk_of(request)
+    check_host(desk, request)
+    found = await _signed_in(desk, request)
+    await desk.limiter.check(found.id)
+    if found.role is not Role.OWNER:
+        raise Refusal(403, "forbidden", f"{found.name} is {found.role.value}: this shows all tenants", "ask an owner")
+    if request.method not in _SAFE:
+        if "origin" not in request.headers:
+            raise Refusal(403, "foreign_origin", "header.Origin: a change must say where it is from", "use a browser")
+        check_origin(desk, request)
+    return found
+
+
+def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
+    """Return the dependency of a route that takes this right."""
+
+    async def check(caller: Annotated[Principal, Depends(principal)]) -> Principal:
+        if not caller.may(right):
+            raise Refusal(
+                403,
+                "forbidden",
+                f"{caller.name} is {caller.role.value} and has not the right {right.value!r}",
+                "ask an admin of your organisation",
+            )
+        return caller
+
+    return check
+
+
+Caller = Annotated[Principal, Depends(principal)]
+Reader = Annotated[Principal, Depends(needs(Right.READ))]
+Starter = Annotated[Principal, Depends(needs(Right.START))]
+Operator = Annotated[Principal, Depends(needs(Right.ORDER))]
+Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
+
+
+async def scope(
+    request: Request,
+    caller: Caller,
+    tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="for owners: only this tenant")] = None,
+) -> str | None:
+    """Return the tenant that a request is about: the principal's own; for an owner the one named, or all (None)."""
+    if caller.tenant is None:
+        return tenant
+    if tenant not in {None, caller.tenant}:
+        place = Place(place="query.tenant", problem="not yours")
+        raise Refusal(
+            403, "foreign_tenant", f"query.tenant: {tenant!r} is not your tenant", "leave it out", places=[place]
+        )
+    if request.method in _SAFE and not request.path_params:
+        # What is about no single thing is a list.
+        await desk_of(request).tenant_limits.list(caller.tenant)
+    return caller.tenant
+
+
+Scope = Annotated[str | None, Depends(scope)]
+
+
+def broker_scope(
+    caller: Caller,
+    tenant: Scope,
+    quarantined: Annotated[bool, Query(description="for owners: only what is in quarantine")] = False,
+) -> str | None:
+    """Return whose messages of brokers a request is about: those of its tenant, or those that are in quarantine."""
+    if not quarantined:
+        return tenant
+    if caller.tenant is not None:
+        place = Place(place="query.quarantined", problem="for owners")
+        raise Refusal(
+            403,
+            "owners_only",
+            "query.quarantined: only owners see what is in quarantine",
+            "leave it out",
+            places=[place],
+        )
+    return QUARANTINE
+
+
+BrokerScope = Annotated[str | None, Depends(broker_scope)]

@@ -1,0 +1,40 @@
+"""The console's cookies: for the server alone, and over HTTPS under names that nobody else can set.
+
+A browser takes a cookie whose name begins with `__Host-` only over HTTPS, from this very host and for all its paths: no
+page of a sibling domain and nobody on the wire can plant one. A console on plain HTTP, as on a developer's machine,
+would get none back: there the cookies have their bare names.
+"""
+
+from typing import Final
+
+from fastapi import Request, Response
+
+from redrive.console.app_state import Desk
+
+SESSION: Final = "redrive_session"
+FLOW: Final = "redrive_flow"
+_HOST_ONLY: Final = "__Host-"
+
+
+def cookie_name(desk: Desk, name: str) -> str:
+    """Return the name under which browsers have a cookie."""
+    return f"{_HOST_ONLY}{name}" if desk.https else name
+
+
+def read_cookie(desk: Desk, request: Request, name: str) -> str | None:
+    """Return a cookie; none when there are two of the name, for then somebody else has set one of them."""
+    wanted = cookie_name(desk, name)
+    pairs = (part.partition("=") for header in request.headers.getlist("cookie") for part in header.split(";"))
+    if sum(given.strip() == wanted for given, _, _ in pairs) > 1:
+        return None
+    return request.cookies.get(wanted)
+
+
+def set_cookie(desk: Desk, answer: Response, name: str, value: str, *, lasts: int) -> None:
+    """Give a browser a cookie for some seconds."""
+    answer.set_cookie(cookie_name(desk, name), value, max_age=lasts, httponly=True, samesite="lax", secure=desk.https)
+
+
+def drop_cookie(desk: Desk, answer: Response, name: str) -> None:
+    """Take a cookie back."""
+    answer.delete_cookie(cookie_name(desk, name), httponly=True, samesite="lax", secure=desk.https)

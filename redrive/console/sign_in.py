@@ -1,0 +1,117 @@
+"""Signing a browser in and out: with a token, with a one-time link, or through the identity provider.
+
+The session's secret is in a cookie that no script can read and no other site can send with a change.
+"""
+
+import hmac
+import time
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+
+from redrive.console.app_state import Desk, TheDesk
+from redrive.console.authentication import CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
+from redrive.console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set_cookie
+from redrive.console.oidc import FLOW_LASTS, Flow, Provider
+from redrive.console.problems import Refusal
+from redrive.console.web.routes import PageRoute, sign_in_page
+from redrive.store.access.sessions import close_session, open_link_session, open_member_session, open_token_session
+
+router = APIRouter(tags=["signing in"], include_in_schema=False, route_class=PageRoute)
+HOME: Final = "/"
+SIGN_IN: Final = "/sign-in"
+Next = Annotated[str, Query(alias="next")]
+
+
+@router.get(SIGN_IN)
+async def sign_in(request: Request, following: Next = HOME) -> Response:
+    """Show the way in."""
+    return sign_in_page(request, local_path(following))
+
+
+@router.post(SIGN_IN)
+async def with_token(request: Request, desk: TheDesk) -> Response:
+    """Sign in with an API token, from a form with `token` and, perhaps, `next`."""
+    check_origin(desk, request)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
+    async with desk.strangers.asking(request, token):
+        session = await open_token_session(await desk.access(), token, desk.settings.session_lifetime)
+        if session is None:
+            raise unauthorized("no such token, or it expired or was revoked")
+    return _signed_in(desk, session, following)
+
+
+@router.get(SIGN_IN + "/link/{secret}")
+async def with_link(request: Request, desk: TheDesk, secret: str) -> Response:
+    """Sign in with a one-time link."""
+    await desk.strangers.count(request, "link")
+    session = await open_link_session(await desk.access(), secret, desk.settings.session_lifetime)
+    if session is None:
+        raise unauthorized("the link was used already, or is too old; `redrive tokens link` makes another")
+    return _signed_in(desk, session, HOME)
+
+
+@router.get(SIGN_IN + "/oidc")
+async def to_provider(request: Request, desk: TheDesk, following: Next = HOME) -> Response:
+    """Send the browser to the identity provider."""
+    flow = Flow.begun(local_path(following), time.time())
+    answer = RedirectResponse(await _provider(desk).authorization_url(flow, _callback(desk, request)), status_code=303)
+    set_cookie(desk, answer, FLOW, flow.signed(await desk.seal()), lasts=FLOW_LASTS)
+    return answer
+
+
+@router.get(SIGN_IN + "/callback")
+async def from_provider(request: Request, desk: TheDesk, code: str = "", state: str = "") -> Response:
+    """Take the browser back from the identity provider."""
+    flow = Flow.read(await desk.seal(), read_cookie(desk, request, FLOW) or "", time.time())
+    if flow is None or not hmac.compare_digest(flow.state.encode(), state.encode()):
+        raise unauthorized("this sign-in was not begun in this browser, or too long ago")
+    if not code:
+        raise unauthorized("the identity provider did not let you in")
+    await desk.strangers.count(request, "callback")
+    subject = await _provider(desk).exchange(code, flow, _callback(desk, request))
+    session = await open_member_session(await desk.access(), subject, desk.settings.session_lifetime)
+    if session is None:
+        raise no_membership(subject)
+    answer = _signed_in(desk, session, flow.following)
+    drop_cookie(desk, answer, FLOW)
+    return answer
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request, desk: TheDesk) -> Response:
+    """End the session."""
+    session = read_cookie(desk, request, SESSION)
+    if session:
+        check_origin(desk, request)
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
+        await close_session(await desk.access(), session)
+    answer = RedirectResponse(SIGN_IN, status_code=303)
+    drop_cookie(desk, answer, SESSION)
+    return answer
+
+
+def local_path(text: str) -> str:
+    """Return the text if it is a path of this console; else the start page: a link must not lead elsewhere."""
+    is_path = text.startswith("/") and not text.startswith("//") and "\\" not in text
+    return text if is_path and text.isprintable() and text.isascii() and " " not in text else HOME
+
+
+def _signed_in(desk: Desk, session: str, following: str) -> Response:
+    answer = RedirectResponse(local_path(following), status_code=303)
+    set_cookie(desk, answer, SESSION, session, lasts=int(desk.settings.session_lifetime.total_seconds()))
+    return answer
+
+
+def _provider(desk: Desk) -> Provider:
+    if desk.provider is None:
+        raise Refusal(404, "no_provider", "this console has no identity provider", "sign in with a token")
+    return desk.provider
+
+
+def _callback(desk: Desk, request: Request) -> str:
+    return f"{(desk.settings.console_url or str(request.base_url)).rstrip('/')}{SIGN_IN}/callback"

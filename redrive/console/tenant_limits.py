@@ -1,0 +1,221 @@
+"""How much one tenant may use, whoever asks and whichever console is asked.
+
+Rates are counted in PostgreSQL. A console takes tokens there in batches, and asks again when they are used up: most
+requests cost no question. While PostgreSQL is unavailable each console counts for itself.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from redrive.activities.token_bucket import Pace
+from redrive.console.metrics import RequestMetrics
+from redrive.console.problems import Refusal
+from redrive.errors import Unavailable
+from redrive.logs import get_logger
+from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.database import DATABASE_ERRORS, Database
+from redrive.postgres.deadline_pool import Express
+from redrive.settings import Settings
+from redrive.store.tenant_limits import hold_stream, release_stream, take_tokens
+from redrive.visibility import runs_query
+
+LONGEST: Final = timedelta(seconds=1)
+# What a console has taken and not used is lost after this.
+_LEASE: Final = 10.0
+# Of a bucket at once: so much a console may be over the limit.
+_BATCH: Final = 0.1
+_STREAM_LASTS: Final = timedelta(seconds=45)
+# How old a count of open runs may be: near the limit, else while a new one is on its way, and at all.
+_FRESH, _STALE, _GONE = 1.0, 5.0, 60.0
+_NEAR: Final = 0.8
+_log = get_logger(__name__)
+
+
+def exceeded(limit: str, tenant: str, what: str, wait: int) -> Refusal:
+    """Refuse what is over a limit, and name it."""
+    return Refusal(
+        429,
+        "tenant_limit",
+        f"tenant {tenant!r} has {what} (REDRIVE_TENANT_LIMITS: {limit})",
+        f"wait {wait} s, then try again; or ask the operators of this installation for more",
+        headers={"Retry-After": str(wait)},
+    )
+
+
+@dataclass
+class _Lease:
+    """What a console may use of one bucket."""
+
+    local: Pace
+    tokens: int = 0
+    ends: float = 0.0
+    empty_until: float = 0.0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def take(self, now: float) -> bool:
+        if self.tokens < 1 or now >= self.ends:
+            return False
+        self.tokens -= 1
+        return True
+
+
+class Rates:
+    """Buckets of tokens, shared by all consoles."""
+
+    def __init__(self, express: Express) -> None:
+        self._patience = Patience(express, LONGEST)
+        self._leases: dict[tuple[str, str, float], _Lease] = {}
+
+    async def take(self, tenant: str, kind: str, rate: float) -> bool:
+        """Take one token, if there is one."""
+        lease = self._leases.setdefault((tenant, kind, rate), _Lease(Pace(rate, waited=1.0)))
+        if lease.take(time.monotonic()):
+            return True
+        async with lease.asking:
+            return lease.take(time.monotonic()) or await self._renewed(lease, tenant, kind, rate)
+
+    async def _renewed(self, lease: _Lease, tenant: str, kind: str, rate: float) -> bool:
+        now = time.monotonic()
+        if now < lease.empty_until:
+            return False
+        wanted = max(1, int(rate * _BATCH))
+        granted = await self._patience.ask(
+            lambda session: take_tokens(session, tenant, kind, rate, wanted), lambda error: _tell(tenant, error)
+        )
+        if granted is None:
+            return lease.local.take(now, 1) > 0
+        lease.tokens, lease.ends = granted, now + _LEASE
+        if not granted:
+            # Nobody has to ask before there can be another token.
+            lease.empty_until = now + 1 / rate
+        return lease.take(now)
+
+
+def _tell(tenant: str, error: Exception) -> None:
+    _log.warning("console.limits_not_shared", tenant_id=tenant, error_type=type(error).__name__, error=str(error))
+
+
+@dataclass
+class _Count:
+    """How many runs of a tenant are open, by Temporal's word, and how many were started here since."""
+
+    count: int = 0
+    started: int = 0
+    at: float = -_GONE
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    behind: asyncio.Task[None] | None = None
+
+    @property
+    def open(self) -> int:
+        return self.count + self.started
+
+
+class OpenRuns:
+    """Count the open runs of tenants: a start waits for the count only where it matters."""
+
+    def __init__(self, temporal: Callable[[], Awaitable[Client]]) -> None:
+        self._temporal = temporal
+        self._counts: dict[str, _Count] = {}
+
+    async def add(self, tenant: str, most: int) -> bool:
+        """Count a run that is about to start, unless there are as many as there may be."""
+        known = self._counts.setdefault(tenant, _Count())
+        age = time.monotonic() - known.at
+        if age > _GONE or (age > _FRESH and known.open >= most * _NEAR):
+            await self._ask(tenant, known, age)
+        elif age > _STALE and known.behind is None:
+            known.behind = asyncio.create_task(self._ask_behind(tenant, known, age))
+        if known.open >= most:
+            return False
+        known.started += 1
+        return True
+
+    async def _ask_behind(self, tenant: str, known: _Count, age: float) -> None:
+        try:
+            await self._ask(tenant, known, age)
+        finally:
+            known.behind = None
+
+    async def _ask(self, tenant: str, known: _Count, age: float) -> None:
+        async with known.asking:
+            if time.monotonic() - known.at < age:
+                # Somebody else has asked meanwhile.
+                return
+            query = runs_query(tenant=tenant, status=None, pipeline=None) + " AND ExecutionStatus = 'Running'"
+            try:
+                answer = await (await self._temporal()).count_workflows(query, rpc_timeout=LONGEST)
+            except (RPCError, Unavailable) as error:
+                # The start will tell what is wrong with Temporal.
+                _log.warning("console.runs_not_counted", tenant_id=tenant, error=str(error))
+            else:
+                known.count, known.started = answer.count, 0
+            known.at = time.monotonic()
+
+
+class TenantLimits:
+    """Refuse with 429 what is more than a tenant may use."""
+
+    def __init__(
+        self, settings: Settings, database: Database, temporal: Callable[[], Awaitable[Client]], metrics: RequestMetrics
+    ) -> None:
+        self._settings = settings
+        self._pool = database.pool
+        self._rates = Rates(database.express)
+        self._releases: set[asyncio.Task[None]] = set()
+        self._open_runs = OpenRuns(temporal)
+        self._metrics = metrics
+
+    async def start(self, tenant: str) -> None:
+        """Count a start."""
+        limits = self._settings.limits_of(tenant)
+        await self._rate("starts", tenant, limits.starts, "started more than {:g} runs a second")
+        if limits.open_runs is not None and not await self._open_runs.add(tenant, limits.open_runs):
+            raise self._exceeded("open_runs", tenant, f"{limits.open_runs} open runs", 5)
+
+    async def list(self, tenant: str | None) -> None:
+        """Count a question for a list. Of an owner's, which are about all tenants, none is counted."""
+        if tenant is not None:
+            rate = self._settings.limits_of(tenant).lists
+            await self._rate("lists", tenant, rate, "asked for more than {:g} lists a second")
+
+    async def stream(self, tenant: str | None, stream: UUID) -> None:
+        """Count an open stream; again and again while it is open."""
+        most = self._settings.limits_of(tenant).streams if tenant is not None else None
+        if tenant is None or most is None:
+            return
+        if not await hold_stream(await self._pool(), tenant, stream, most, _STREAM_LASTS):
+            raise self._exceeded("streams", tenant, f"{most} open streams", 15)
+
+    def stream_ended(self, tenant: str | None, stream: UUID) -> None:
+        """Give the place of a stream to the next. When that fails, it is free a little later."""
+        if tenant is not None:
+            # A task of its own: whoever tells of the end has been canceled.
+            task = asyncio.create_task(self._release(tenant, stream))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _release(self, tenant: str, stream: UUID) -> None:
+        with contextlib.suppress(*DATABASE_ERRORS):
+            await release_stream(await self._pool(), tenant, stream)
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._releases)
+
+    async def _rate(self, kind: str, tenant: str, rate: float | None, what: str) -> None:
+        if rate is not None and not await self._rates.take(tenant, kind, rate):
+            raise self._exceeded(kind, tenant, what.format(rate), math.ceil(1 / rate))
+
+    def _exceeded(self, limit: str, tenant: str, what: str, wait: int) -> Refusal:
+        self._metrics.refused(limit)
+        return exceeded(limit, tenant, what, wait)

@@ -1,0 +1,35 @@
+"""The operators' pages: they read the records and draw them; what they change goes through the API, which decides."""
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from redrive.console.web import approvals, audit, bulk, events, messages, modules, overview, retrying, runs, tokens
+from redrive.console.web import dead_letters as letters
+from redrive.console.web import edits as plans
+
+STATIC: Final = "/static"
+
+
+class _Files(StaticFiles):
+    """Files that a browser may keep, and asks about before it uses them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file."""
+        answer = await super().get_response(path, scope)
+        answer.headers["cache-control"] = "no-cache"
+        return answer
+
+
+def mount(app: FastAPI) -> None:
+    """Add the pages, and what they load: our own files and the package of htmx."""
+    dead = (letters, events, messages)
+    for part in (overview, plans, *dead, bulk, approvals, runs, retrying, modules, audit, tokens):
+        app.include_router(part.router)
+    app.mount(
+        STATIC, _Files(directory=Path(__file__).parent / "static", packages=[("js_lib_htmx", "static")]), name="static"
+    )

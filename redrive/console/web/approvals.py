@@ -1,0 +1,59 @@
+"""The plan of a bulk operation that waits for another admin: the page that is sent to them."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fastapi import Request, Response
+
+from redrive.console.api.approvals import seen_by
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.console.web.render import show
+from redrive.console.web.routes import page_router
+from redrive.console.web.template_filters import json_text
+from redrive.dead_letters import LetterStatus
+from redrive.redaction.redactor import MARK
+from redrive.store.approvals import Approval, get_approval, not_found
+
+router = page_router()
+_DOCUMENTS: Final = ("input_patch", "output")
+
+
+@router.get("/bulk/approvals/{plan_hash}")
+async def bulk_approval(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, plan_hash: str) -> Response:
+    """Show what a plan would do, who asked and why; to another admin the button, to whoever asked that it waits."""
+    found = await get_approval(await desk.pool(), tenant, plan_hash)
+    if found.dead_letter is not None:
+        raise not_found(plan_hash)
+    approval = seen_by(caller, found)
+    return show(
+        request,
+        caller,
+        "bulk_approval.html",
+        approval=approval,
+        edit=_edit(approval),
+        chosen=_chosen(approval),
+        options={name: value for name, value in _wish(approval).items() if name not in {*_DOCUMENTS, "verb"}},
+        wish=_wish(approval),
+        is_complete=approval == found and MARK not in json_text(approval.plan),
+        is_over=approval.expires_at <= datetime.now(UTC),
+        is_own=approval.requested_person == caller.person,
+    )
+
+
+def _wish(approval: Approval) -> dict[str, Any]:
+    """Return the order as the API takes it: the tenant is the caller's."""
+    return {name: value for name, value in approval.plan["order"].items() if name != "tenant"}
+
+
+def _chosen(approval: Approval) -> dict[str, Any]:
+    """Return the list of dead letters that the plan is about, as an address asks for it."""
+    selection = approval.plan["order"]["selection"]
+    fields = {name: value for name, value in selection.items() if value is not None}
+    return {"view": "list", "status": LetterStatus.PENDING.value, "tenant": approval.tenant} | fields
+
+
+def _edit(approval: Approval) -> Any:
+    """Return what is put into each dead letter, redacted, if anything is."""
+    order = approval.plan["order"]
+    return next((order[name] for name in _DOCUMENTS if order.get(name) is not None), None)

@@ -1,0 +1,40 @@
+"""The audit log: who did what, and why."""
+
+from typing import Final
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.console.web.render import show
+from redrive.console.web.routes import page_router, query_of, read_query
+from redrive.store.audit.lists import AuditFilter, audit_page
+
+router = page_router()
+PAGE: Final = 100
+
+
+class AuditAsked(BaseModel):
+    """Which lines an address asks for."""
+
+    dead_letter: str | None = None
+    cursor: str | None = None
+
+
+@router.get("/audit")
+async def audit(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show what was done, the newest first."""
+    asked = read_query(AuditAsked, request)
+    chosen = AuditFilter(tenant=tenant, dead_letter=asked.dead_letter)
+    page = await audit_page(await desk.pool(), chosen, PAGE, asked.cursor)
+    return show(
+        request,
+        caller,
+        "audit.html",
+        asked=asked,
+        rows=page.rows,
+        older=page.cursor,
+        query=query_of(request),
+        tenant=tenant,
+    )

@@ -1,0 +1,167 @@
+"""Dead letters: groups, the list, and one with its cause, story and orders."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Request, Response
+from pydantic import BaseModel, BeforeValidator
+
+from redrive.access import Principal, Right
+from redrive.console.app_state import Desk, TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.console.problems import Refusal
+from redrive.console.web.charts import strip
+from redrive.console.web.render import show
+from redrive.console.web.routes import list_url, page_router, query_of, read_query
+from redrive.dead_letters import MAX_REPLAYS, LetterStatus
+from redrive.errors import Category
+from redrive.moments import Moment
+from redrive.policy import RetryPolicy
+from redrive.store.approvals import Approval, list_approvals
+from redrive.store.dead_letters.figures import GROUP_DEPTH, groups, status_counts
+from redrive.store.dead_letters.lists import LetterFilter, audit_trail, get_letter, list_letters
+from redrive.store.dead_letters.models import LetterRecord
+
+router = page_router()
+PAGE: Final = 50
+_GROUPS: Final = 50
+_SPANS: Final = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
+_FIELDS: Final = ("status", "pipeline", "module", "step", "category", "fingerprint", "since", "until")
+
+
+def _moment(value: object) -> object:
+    return datetime.now(UTC) - _SPANS[value] if isinstance(value, str) and value in _SPANS else value
+
+
+class LettersAsked(BaseModel):
+    """Which dead letters an address asks for, and how to show them."""
+
+    view: Literal["groups", "list"] = "groups"
+    status: LetterStatus | None = None
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Category | None = None
+    fingerprint: str | None = None
+    since: Annotated[Moment | None, BeforeValidator(_moment)] = None
+    until: Moment | None = None
+    text: str | None = None
+    cursor: str | None = None
+
+    def filter(self, tenant: str | None) -> LetterFilter:
+        """Return the store's filter."""
+        return LetterFilter(**self.model_dump(include=set(_FIELDS)), text=self.text, tenant=tenant)
+
+
+@router.get("/dead-letters")
+@router.get("/app/admin/dlq")
+async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show dead letters: those alike as groups, or one by one."""
+    asked = read_query(LettersAsked, request)
+    counts = await status_counts(await desk.pool(), tenant)
+    values: dict[str, Any] = {
+        "asked": asked,
+        "query": query_of(request),
+        "counts": counts,
+        "categories": list(Category),
+        "tenant": tenant,
+        "url": list_url(request),
+        "chosen": _chosen(request, asked),
+    }
+    if asked.view == "list" or asked.text:
+        return await _list(request, desk, caller, asked, values)
+    return await _groups(request, desk, caller, asked, values)
+
+
+async def _groups(
+    request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
+) -> Response:
+    chosen = asked.filter(values["tenant"]).model_copy(update={"status": None})
+    found = await groups(await desk.pool(), chosen, _GROUPS)
+    counts = values["counts"]
+    return show(
+        request,
+        caller,
+        "groups.html",
+        groups=found,
+        total=sum(group.count for group in found),
+        is_cut=len(found) == _GROUPS,
+        is_deep=counts[LetterStatus.PENDING] + counts[LetterStatus.REPLAYING] > GROUP_DEPTH,
+        depth=GROUP_DEPTH,
+        **values,
+    )
+
+
+async def _list(
+    request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
+) -> Response:
+    page = await list_letters(await desk.pool(), asked.filter(values["tenant"]), PAGE, asked.cursor)
+    older = values["url"](view="list", cursor=page.cursor, **_since(asked)) if page.cursor else None
+    return show(request, caller, "letters.html", rows=page.rows, older=older, **values)
+
+
+def _since(asked: LettersAsked) -> dict[str, str]:
+    """Return the moment that a span before now stands for: the next page belongs to the same list only with that."""
+    return {"since": asked.since.isoformat()} if asked.since else {}
+
+
+def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
+    """Return the filters alone, for an order on all that fit."""
+    fields = {name: value for name, value in query_of(request).items() if name not in {"view", "status", "cursor"}}
+    return fields | _since(asked)
+
+
+@router.get("/dead-letters/{letter_id}")
+@router.get("/app/admin/dlq/{letter_id}")
+async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str) -> Response:
+    """Show one dead letter: why it died, its story, its input, and what can be ordered."""
+    record = await find_letter(desk, tenant, letter_id)
+    trail = await audit_trail(await desk.pool(), record.tenant, record.id)
+    return show(
+        request,
+        caller,
+        "letter.html",
+        letter=record,
+        trail=trail,
+        cycles=[(entry, strip(entry.attempts)) for entry in reversed(record.failure_history)],
+        approvals=await _approvals(desk, record),
+        links=desk.links(run=record.run_id, dead_letter=record.id),
+        policy=_policy(record),
+        replays_left=MAX_REPLAYS - record.replay_count,
+        payload=record.payload if caller.may(Right.PAYLOADS) else None,
+        is_omitted=is_omitted(record),
+    )
+
+
+async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterRecord:
+    """Return a dead letter that the caller may see."""
+    record = await get_letter(await desk.pool(), tenant, letter_id)
+    if record is None:
+        raise Refusal(
+            404,
+            "dead_letter_not_found",
+            f"No dead letter of yours has the id {letter_id[:200]!r}.",
+            "Look for it in the list: a run id or a key finds it, too.",
+        )
+    return record
+
+
+async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:
+    """Return the edits of this dead letter that wait for another admin, or have met one and are not used yet."""
+    if not desk.settings.approvals:
+        return []
+    found = await list_approvals(await desk.pool(), record.tenant)
+    return [each for each in found if each.dead_letter == record.id and each.used_for is None]
+
+
+def is_omitted(record: LetterRecord) -> bool:
+    """Tell whether the input was too large for the record, which then only says so."""
+    return isinstance(record.payload, dict) and set(record.payload) == {"omitted"}
+
+
+def _policy(record: LetterRecord) -> RetryPolicy | None:
+    """Return the policy of the last cycle; None when another release wrote it in another form."""
+    try:
+        return RetryPolicy.model_validate(record.config)
+    except ValueError:
+        return None

@@ -1,0 +1,62 @@
+"""Messages of RabbitMQ that were given up: the list, and one with its cause, content and orders."""
+
+from typing import Final, Literal
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from redrive.console.api.dead_messages import Found, message_content
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import BrokerScope, Reader
+from redrive.console.web.render import show
+from redrive.console.web.routes import list_url, page_router, query_of, read_query
+from redrive.store.dead_letters.lists import audit_trail
+from redrive.store.messages.dead import MessageFilter, MessageStatus, list_dead
+
+router = page_router()
+PAGE: Final = 50
+
+
+class MessagesAsked(BaseModel):
+    """Which dead messages an address asks for."""
+
+    status: MessageStatus | Literal["all"] = MessageStatus.PENDING
+    queue: str | None = None
+    quarantined: bool = False
+    cursor: str | None = None
+
+    def filter(self, tenant: str | None) -> MessageFilter:
+        """Return the store's filter."""
+        status = None if self.status == "all" else self.status
+        return MessageFilter(tenant=tenant, status=status, queue=self.queue)
+
+
+@router.get("/messages")
+async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: BrokerScope) -> Response:
+    """Show messages that were given up, the newest failure first."""
+    asked = read_query(MessagesAsked, request)
+    page = await list_dead(await desk.pool(), asked.filter(tenant), PAGE, asked.cursor)
+    return show(
+        request,
+        caller,
+        "messages.html",
+        asked=asked,
+        rows=page.rows,
+        older=page.cursor,
+        query=query_of(request),
+        statuses=list(MessageStatus),
+        url=list_url(request),
+    )
+
+
+@router.get("/messages/{message_id}")
+async def message(request: Request, desk: TheDesk, caller: Reader, record: Found) -> Response:
+    """Show one dead message: why it died, what it carries, what was done, and what can be ordered."""
+    return show(
+        request,
+        caller,
+        "message.html",
+        message=record,
+        content=await message_content(desk, caller, record),
+        trail=await audit_trail(await desk.pool(), record.tenant, record.id),
+    )

@@ -1,0 +1,67 @@
+"""The overview: how much is dead, since when, of what kind; what is tried again; and what is under way."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from fastapi import Request, Response
+from temporalio.service import RPCError
+
+from redrive.console.app_state import Desk, TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.console.web.charts import hour_bars, shares
+from redrive.console.web.render import show
+from redrive.console.web.routes import page_router
+from redrive.contracts import RunStatus
+from redrive.errors import RedriveError
+from redrive.store.dead_letters.figures import failed_hours, stats
+from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_retrying
+from redrive.visibility import runs_query
+
+router = page_router()
+_PATIENCE: Final = timedelta(seconds=5)
+_GROUPS: Final = 5
+_DUE_NEXT: Final = 3
+
+
+@router.get("/")
+async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show how the dead letters and the retries are."""
+    pool = await desk.pool()
+    now = datetime.now(UTC)
+    found, hours, retrying, due = await asyncio.gather(
+        stats(pool, tenant, _GROUPS),
+        failed_hours(pool, tenant, now),
+        count_retrying(pool, tenant),
+        list_retrying(pool, RetryingFilter(tenant=tenant), _DUE_NEXT),
+    )
+    return show(
+        request,
+        caller,
+        "overview.html",
+        stats=found,
+        oldest=now - found.oldest_open if found.oldest_open is not None else None,
+        chart=hour_bars(hours),
+        failed=sum(hour.total for hour in hours),
+        by_category=shares({category.value: count for category, count in found.by_category.items()}),
+        by_step=shares(found.by_step),
+        retrying=retrying,
+        due=due.rows,
+        tenant=tenant,
+    )
+
+
+@router.get("/overview/runs")
+async def run_counts(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show how many runs are open. Temporal counts them: the page does not wait for it."""
+    wanted = (RunStatus.RUNNING, RunStatus.DLQ_PENDING, RunStatus.PARTIAL)
+    try:
+        counts = await asyncio.gather(*(_count(desk, tenant, status) for status in wanted))
+    except (RedriveError, RPCError, TimeoutError):
+        return show(request, caller, "run_counts.html", counts=None)
+    return show(request, caller, "run_counts.html", counts=dict(zip(wanted, counts, strict=True)))
+
+
+async def _count(desk: Desk, tenant: str | None, status: RunStatus) -> int:
+    query = runs_query(tenant=tenant, status=status, pipeline=None)
+    return (await (await desk.temporal()).count_workflows(query, rpc_timeout=_PATIENCE)).count

@@ -1,0 +1,37 @@
+"""Retries in flight: which steps are tried again, why, and when."""
+
+from typing import Final
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from redrive.console.app_state import TheDesk
+from redrive.console.authentication import Reader, Scope
+from redrive.console.web.render import show
+from redrive.console.web.routes import page_router, query_of, read_query
+from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_retrying
+
+router = page_router()
+PAGE: Final = 50
+
+
+class RetryingAsked(BaseModel):
+    """Which page an address asks for."""
+
+    cursor: str | None = None
+
+
+@router.get("/retrying")
+async def retrying(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+    """Show the retries in flight, those that are due first."""
+    asked, pool = read_query(RetryingAsked, request), await desk.pool()
+    page = await list_retrying(pool, RetryingFilter(tenant=tenant), PAGE, asked.cursor)
+    return show(
+        request,
+        caller,
+        "retrying.html",
+        rows=page.rows,
+        total=await count_retrying(pool, tenant),
+        later=page.cursor,
+        query=query_of(request),
+    )

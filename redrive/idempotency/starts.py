@@ -1,0 +1,235 @@
+"""Starts with an idempotency key: one run for one key, whoever asks, whenever, and whichever process dies on the way.
+
+Two locks. The store's row of the key, made before the run is started, remembers for as long as the key lives. The run
+id, computed from the key, is the second: Temporal starts it once, and its word alone says who was the first. So every
+caller that finds a key without an end may go on to start the run: at most one of them does.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowFailureError
+from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.contracts import (
+    KeyStatus,
+    RunInput,
+    RunResult,
+    RunStatus,
+    StartedRun,
+    StepSnapshot,
+)
+from redrive.errors import IdempotencyMismatch, OutcomeUnknown, RedriveError, Unavailable
+from redrive.idempotency.claims import Claim, ClaimRequest, Claims, Settlement, Verdict
+from redrive.keys import check_ttl, request_hash, run_id_for_key
+from redrive.starts import START_TIMEOUT, start_run
+from redrive.visibility import execution_status
+
+# Another caller may take the generation that this one asks for: then its row is there to be found.
+_TRIES: Final = 5
+# Temporal was not reached, or refused: there is no run of this start. After anything else there may be one.
+_REFUSALS: Final = frozenset(
+    {
+        RPCStatusCode.INVALID_ARGUMENT,
+        RPCStatusCode.NOT_FOUND,
+        RPCStatusCode.PERMISSION_DENIED,
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.FAILED_PRECONDITION,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNIMPLEMENTED,
+        RPCStatusCode.OUT_OF_RANGE,
+    }
+)
+_RELEASED_ON: Final = _REFUSALS | {RPCStatusCode.UNAVAILABLE}
+
+
+@dataclass(frozen=True)
+class KeyedStarts:
+    """Start runs by their keys."""
+
+    client: Client
+    task_queue: str
+    claims: Claims | None
+    steps: Callable[[RunInput], Awaitable[list[StepSnapshot]]]
+
+    async def start(self, order: RunInput, ttl: timedelta) -> StartedRun:
+        """Start the run of the order's key, or answer with the one that it has."""
+        order.request_hash = request_hash(order.pipeline, order.payload)
+        order.key_expires_at = datetime.now(UTC) + check_ttl(ttl)
+        claim = await self._claim(order) if self.claims else None
+        if claim is None:
+            return await self._start_by_second_lock(order)
+        _refuse_another(order, claim.request_hash)
+        if claim.status is not KeyStatus.PROCESSING:
+            return _answer(order, claim)
+        if claim.verdict is Verdict.CLAIMED:
+            return await self._start_or_release(order)
+        description = await self._describe(claim.run_id)
+        # Not there: whoever claimed the key died before the start, or is about to make it.
+        return await self._start(order) if description is None else await self._existing(order, description)
+
+    async def _claim(self, order: RunInput) -> Claim | None:
+        """Claim the key, going on to the next generation where the last one is over and done with."""
+        for _ in range(_TRIES):
+            claim = await self.claims.claim(_request(order)) if self.claims else None
+            if claim is None and order.generation == 0:
+                return None
+            if claim is None:
+                break
+            if claim.verdict is not Verdict.FREE:
+                order.generation = claim.generation
+                return claim
+            order.generation = claim.generation + 1
+        raise OutcomeUnknown(
+            f"key {order.key!r} is changing hands, or the database went away meanwhile: try the same key again"
+        )
+
+    async def _start_or_release(self, order: RunInput) -> StartedRun:
+        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run of it.
+
+        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. So it is
+        when Temporal has a run of another request with the key: the row would say the wrong fingerprint.
+        """
+        try:
+            return await self._start(order)
+        except RedriveError as error:
+            cause = error.__cause__
+            if self.claims and (not isinstance(cause, RPCError) or cause.status in _RELEASED_ON):
+                await self.claims.release(_request(order))
+            raise
+
+    async def _start_by_second_lock(self, order: RunInput) -> StartedRun:
+        """Start on Temporal's lock alone. The worker writes the row of the key when the run ends."""
+        started = await self._start(order)
+        if self.claims and started.is_cached and started.status.closed:
+            # It may have been reset, or have expired, since: only the store knows.
+            raise OutcomeUnknown(
+                f"key {order.key!r} has a run that ended ({started.run_id}), and the database that knows whether "
+                "it may be started again does not answer: try the same key again"
+            )
+        return started
+
+    async def _start(self, order: RunInput) -> StartedRun:
+        run_id = _run_id(order)
+        order.steps = await self.steps(order)
+        try:
+            if await start_run(self.client, self.task_queue, run_id, order):
+                return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
+        except RPCError as error:
+            raise _not_started(order, error) from error
+        except RuntimeError as error:
+            # A lazy client that has never been connected says so in the SDK's own words.
+            raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
+        description = await self._describe(run_id)
+        if description is None:
+            raise OutcomeUnknown(f"the run of key {order.key!r} was there and is gone: try the same key again")
+        _refuse_another(order, await self._known_hash(run_id))
+        return await self._existing(order, description)
+
+    async def _describe(self, run_id: str) -> WorkflowExecutionDescription | None:
+        try:
+            return await self.client.get_workflow_handle(run_id).describe(rpc_timeout=START_TIMEOUT)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unknown(run_id, error) from error
+
+    async def _known_hash(self, run_id: str) -> str:
+        """Return the fingerprint of the request that a run was started with, from the run itself: no store can tell."""
+        history = self.client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
+        try:
+            begin = await anext(history)
+        except RPCError as error:
+            raise _unknown(run_id, error) from error
+        payloads = begin.workflow_execution_started_event_attributes.input.payloads
+        (given,) = await self.client.data_converter.decode(payloads[:1]) or [None]
+        # A run that was started by hand may have any input.
+        return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
+
+    async def _existing(self, order: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
+        """Answer with the run that Temporal has, and mend the row of its key if it does not know the end."""
+        status = execution_status(description)
+        if not status.closed:
+            return StartedRun(run_id=description.id, is_cached=True, status=status)
+        settlement = await outcome_of(self.client, description.id, status)
+        if self.claims:
+            await self.claims.settle(_request(order), settlement)
+        return StartedRun(
+            run_id=description.id, is_cached=True, status=status, response=settlement.output, error=settlement.error
+        )
+
+
+async def outcome_of(client: Client, run_id: str, status: RunStatus) -> Settlement:
+    """Return what a run that has ended left behind."""
+    handle = client.get_workflow_handle(run_id, result_type=RunResult)
+    try:
+        result = await handle.result(rpc_timeout=START_TIMEOUT)
+    except WorkflowFailureError as error:
+        return Settlement(status=status, error=_reason(error.cause))
+    except RPCError as error:
+        raise _unknown(run_id, error) from error
+    return Settlement(status=status, output=result.output)
+
+
+def _reason(cause: BaseException) -> str:
+    if isinstance(cause, CancelledError):
+        return "the run was canceled"
+    return cause.message if isinstance(cause, ApplicationError) else str(cause)
+
+
+def _run_id(order: RunInput) -> str:
+    return run_id_for_key(order.tenant, order.key or "", order.generation)
+
+
+def _request(order: RunInput) -> ClaimRequest:
+    return ClaimRequest(
+        tenant=order.tenant,
+        key=order.key or "",
+        generation=order.generation,
+        run_id=_run_id(order),
+        pipeline=order.pipeline,
+        request_hash=order.request_hash or "",
+        expires_at=order.key_expires_at or datetime.now(UTC),
+    )
+
+
+def _refuse_another(order: RunInput, known: Any) -> None:
+    """Refuse a request that is not the one that the key belongs to."""
+    if known and known != order.request_hash:
+        raise IdempotencyMismatch(order.key or "", known=str(known), given=order.request_hash or "")
+
+
+def _answer(order: RunInput, claim: Claim) -> StartedRun:
+    """Answer from the row alone."""
+    done = claim.status is KeyStatus.COMPLETED
+    elsewhere = done and not claim.has_response
+    return StartedRun(
+        run_id=claim.run_id,
+        is_cached=True,
+        status=claim.run_status or (RunStatus.SUCCESS if done else RunStatus.FAILED),
+        response=claim.response,
+        response_at=_response_at(order, claim) if elsewhere else None,
+        error=claim.error,
+    )
+
+
+def _response_at(order: RunInput, claim: Claim) -> str:
+    if claim.response_size is None:
+        return f"redrive run status {claim.run_id} --json"
+    return f"redrive keys show '{order.key}' --tenant {order.tenant} --json"
+
+
+def _not_started(order: RunInput, error: RPCError) -> Unavailable:
+    if error.status in _REFUSALS:
+        return Unavailable(f"Temporal refused the start ({error.status.name.lower()}): {error.message[:300]}")
+    return _unknown(_run_id(order), error)
+
+
+def _unknown(run_id: str, error: RPCError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"Temporal did not answer ({error.status.name.lower()}: {error.message[:200]}): whether {run_id} was started "
+        "is not known; try the same key again, it starts one run at the most"
+    )

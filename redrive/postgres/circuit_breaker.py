@@ -1,0 +1,41 @@
+"""Asking a database that may be away: quick, or not at all."""
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from redrive.postgres.database import DATABASE_ERRORS
+from redrive.postgres.deadline_pool import Express
+from redrive.postgres.tenancy import Session
+
+T = TypeVar("T")
+
+# After a failure, so long nobody asks; then one tries, and the others go on without.
+PAUSE: Final = timedelta(seconds=5)
+
+
+class Patience:
+    """Ask a database for so long at the most, and after a failure not at all for a while."""
+
+    def __init__(self, express: Express, longest: timedelta) -> None:
+        self._express = express
+        self._longest = longest
+        self._asked_again_at = 0.0
+
+    async def ask(self, question: Callable[[Session], Awaitable[T]], tell: Callable[[Exception], None]) -> T | None:
+        """Return the answer; None when there was none, which `tell` hears of, or when it was not asked for."""
+        now = time.monotonic()
+        if now < self._asked_again_at:
+            return None
+        if self._asked_again_at:
+            # This one tries; the others do not wait with it.
+            self._asked_again_at = now + PAUSE.total_seconds()
+        try:
+            answer = await self._express.ask(question, self._longest)
+        except DATABASE_ERRORS as error:
+            self._asked_again_at = time.monotonic() + PAUSE.total_seconds()
+            tell(error)
+            return None
+        self._asked_again_at = 0.0
+        return answer

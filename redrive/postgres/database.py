@@ -1,0 +1,62 @@
+"""The database of a process: connected to when it is first needed, so that only what uses it waits for it."""
+
+import asyncio
+from typing import Final
+
+import asyncpg
+
+from redrive.errors import Unavailable
+from redrive.postgres.deadline_pool import Express
+from redrive.postgres.pool import APP_ROLE, open_pool
+from redrive.postgres.tenancy import Pool
+
+_CLOSE_TIMEOUT = 5.0
+# Each of them answers a thousand questions in a second.
+_EXPRESS_SIZE: Final = 2
+# What a database that is away, or goes away under a statement, raises. A time-out is an OSError.
+DATABASE_ERRORS: Final = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    Unavailable,
+)
+
+
+class Database:
+    """Open the pool on first use; when that fails, the next use tries again. `express` is for those who cannot wait."""
+
+    def __init__(self, url: str, *, max_size: int = 10, role: str = APP_ROLE) -> None:
+        self._url = url
+        self._role = role
+        self._max_size = max_size
+        self.express = Express(url, _EXPRESS_SIZE)
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def pool(self) -> Pool:
+        """Return the pool, or raise `Unavailable`."""
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await open_pool(self._url, max_size=self._max_size, role=self._role)
+        return self._pool
+
+    async def close(self) -> None:
+        """Close all connections, cutting off those that are still busy after a while."""
+        self.express.close()
+        # Behind a pool that is being opened: it would stay open.
+        async with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), timeout=_CLOSE_TIMEOUT)
+        except TimeoutError:
+            pool.terminate()
+
+    async def __aenter__(self) -> "Database":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

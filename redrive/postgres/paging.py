@@ -1,0 +1,128 @@
+"""Pages of a list. A cursor is the place after the last row: paging on costs the same on every page."""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from redrive.errors import InvalidInput
+from redrive.moments import Moment
+from redrive.postgres.records import Record
+
+LARGEST_PAGE: Final = 1000
+# How far a list is counted where no counter tells.
+COUNTED: Final = 10_000
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Page(Generic[Row]):
+    """Some rows of a list, and the cursor of the next page; no cursor: there are no more.
+
+    A page of a search may have fewer rows than asked for, or none, and still a cursor: it looked far enough for once.
+    """
+
+    rows: list[Row]
+    cursor: str | None
+
+
+class Total(Record):
+    """How many rows a list has."""
+
+    count: int
+    exact: bool = Field(description="false: at least so many")
+
+
+class Place(NamedTuple):
+    """Where a page ends."""
+
+    at: datetime
+    id: str
+    kind: str = ""
+
+
+class ListCursor(BaseModel):
+    """What every cursor says: which list it belongs to."""
+
+    list: str
+
+
+class _Cursor(ListCursor):
+    at: Moment
+    id: str
+    kind: str
+
+
+CursorOf = TypeVar("CursorOf", bound=ListCursor)
+
+
+@dataclass
+class Query:
+    """An SQL text that grows, with its parameters."""
+
+    conditions: list[str] = field(default_factory=list)
+    parameters: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any) -> str:
+        """Take a parameter and return its placeholder."""
+        self.parameters.append(value)
+        return f"${len(self.parameters)}"
+
+    def where(self, condition: str, *values: Any) -> None:
+        """Add a condition, with `{}` for each value."""
+        self.conditions.append(condition.format(*(self.add(value) for value in values)))
+
+    @property
+    def sql(self) -> str:
+        """All conditions."""
+        return " AND ".join(self.conditions) or "true"
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a page of no or too many rows."""
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidInput(f"limit {limit}: a page has 1 to {LARGEST_PAGE} rows")
+
+
+def write_cursor(place: Place, of: BaseModel) -> str:
+    """Return a cursor for the list that this filter gives."""
+    return pack(_Cursor(at=place.at, id=place.id, kind=place.kind, list=mark_of(of)))
+
+
+def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
+    """Return the place that a cursor names, or refuse it."""
+    if cursor is None:
+        return None
+    read = unpack(_Cursor, cursor, of)
+    if "\0" in read.id or "\0" in read.kind:
+        raise foreign_cursor(cursor)
+    return Place(read.at, read.id, read.kind)
+
+
+def pack(cursor: ListCursor) -> str:
+    """Return a cursor as a list gives it."""
+    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+
+
+def unpack(kind: type[CursorOf], cursor: str, of: BaseModel) -> CursorOf:
+    """Read a cursor of the list that this filter gives, or refuse it."""
+    try:
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        read = kind.model_validate_json(data)
+    except (ValueError, ValidationError):
+        raise foreign_cursor(cursor) from None
+    if read.list != mark_of(of):
+        raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
+    return read
+
+
+def foreign_cursor(cursor: str) -> InvalidInput:
+    """Refuse what no list has given."""
+    return InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
+
+
+def mark_of(of: BaseModel) -> str:
+    return hashlib.sha256(of.model_dump_json().encode()).hexdigest()[:12]

@@ -1,0 +1,76 @@
+"""The console as a process: the application on a port, until SIGTERM or Ctrl-C."""
+
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from redrive.bridges.events.settings import EventSettings
+from redrive.console.app import build_app
+from redrive.console.connections import guarded
+from redrive.errors import InvalidInput, Unavailable
+from redrive.logs import get_logger
+from redrive.processes.program import run_program
+from redrive.settings import Settings, read_environment
+
+# Streams end by themselves when the server is told to stop; this is for clients that do not let go.
+_GRACE: Final = 5
+_log = get_logger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """Tell the open streams of a stop: the server would wait for them otherwise."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        app = self.config.app
+        if isinstance(app, FastAPI):
+            app.state.desk.stopping.set()
+        # The second signal, by which uvicorn would leave at once, and its raising of the signals again, are not wanted.
+        self.should_exit = True
+
+
+async def serve(settings: Settings, events: EventSettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    host, port = _address(settings.console_address)
+    app = build_app(settings, events)
+    config = uvicorn.Config(
+        app,
+        http=guarded(settings.header_timeout, settings.max_connections, app.state.desk.metrics),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    server = _Server(config)
+    _log.info("console.started", url=settings.console_url or f"http://{settings.console_address}")
+    try:
+        await server.serve()
+    except SystemExit:
+        raise Unavailable(
+            f"REDRIVE_CONSOLE_ADDRESS={settings.console_address!r}: cannot listen there; take another port"
+        ) from None
+    _log.info("console.stopped")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise InvalidInput(f"REDRIVE_CONSOLE_ADDRESS={text!r}: must read like 127.0.0.1:8300")
+    return host.strip("[]"), int(port)
+
+
+async def _serve(settings: Settings) -> None:
+    await serve(settings, read_environment(EventSettings))
+
+
+def main() -> None:
+    """Run the console."""
+    run_program("console", _serve, failed="console.not_started")
+
+
+if __name__ == "__main__":
+    main()

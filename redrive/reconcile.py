@@ -1,0 +1,232 @@
+"""Parked runs (Temporal) against open records (Postgres), both ways.
+
+Temporal's lists lag behind, and a record may be on its way: what looks wrong is looked at again, twice and with the run
+itself, before it is called wrong.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from pydantic import BaseModel
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from redrive.contracts import RunStatus, RunSummary, StepStatus
+from redrive.dead_letters import Ending, LetterId, LetterStatus, Outcome
+from redrive.errors import Unavailable
+from redrive.postgres.tenancy import Pool
+from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
+from redrive.store.dead_letters.lists import get_letter, open_letters
+from redrive.store.dead_letters.models import LetterRow
+from redrive.store.dead_letters.transitions import put_orphaned, put_outcome
+from redrive.visibility import runs_query, summary
+
+# How long a record, or a run's last word, may be on its way.
+GRACE: Final = 2.0
+MENDING_PATIENCE: Final = 15.0
+_INTERVAL: Final = 0.25
+_AT_ONCE: Final = 4
+_PAGE: Final = 500
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    NO_RECORD = "no_record"
+    ORDER_LOST = "order_lost"
+    OUTCOME_LOST = "outcome_lost"
+    RUN_GONE = "run_gone"
+    NO_ANSWER = "no_answer"
+
+
+# What a run that has ended means for a record that is open still. Any other end leaves it to be restarted or discarded.
+_ENDINGS: Final = {
+    WorkflowExecutionStatus.COMPLETED: Ending.SUCCEEDED,
+    WorkflowExecutionStatus.CANCELED: Ending.CANCELED,
+}
+
+
+class Problem(BaseModel):
+    """One disagreement between the two stores."""
+
+    kind: Kind
+    tenant: str
+    run_id: str
+    step: str
+    about: str
+    ending: Ending | None = None
+    mended: bool = False
+
+    @property
+    def letter(self) -> LetterId:
+        """Which dead letter it is about."""
+        return LetterId(tenant=self.tenant, run_id=self.run_id, step=self.step)
+
+
+class Report(BaseModel):
+    """What was compared and what is wrong."""
+
+    parked_runs: int
+    open_records: int
+    problems: list[Problem]
+
+    @property
+    def unmended(self) -> int:
+        """How many problems are left."""
+        return sum(not problem.mended for problem in self.problems)
+
+
+class Reconciliation:
+    """Compare the two stores, and mend them if asked to."""
+
+    def __init__(self, client: Client, pool: Pool, *, repair: bool) -> None:
+        self._client = client
+        self._pool = pool
+        self._repair = repair
+
+    async def run(self, tenant: str | None) -> Report:
+        """Return what is wrong, and what of it was mended."""
+        try:
+            return await self._run(tenant)
+        except RPCError as error:
+            raise Unavailable(f"Temporal did not answer ({error.status.name.lower()}): try again") from error
+
+    async def _run(self, tenant: str | None) -> Report:
+        records = await self._open_records(tenant)
+        runs = await self._parked_runs(tenant)
+        listed = {run.run_id for run in runs}
+        waiting = {row.id for row in records.values() if row.status is LetterStatus.PENDING}
+        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
+        parked_at = {_letter_of(run).workflow_id for run in runs}
+        distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
+        problems = [
+            *await self._twice(lonely, self._parked_problem, self._have_it_reported),
+            *await self._twice(distant, self._open_problem, self._close_or_orphan),
+        ]
+        return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
+
+    async def _open_records(self, tenant: str | None) -> dict[str, LetterRow]:
+        records: dict[str, LetterRow] = {}
+        after = None
+        while page := await open_letters(self._pool, tenant, after, _PAGE):
+            records |= {row.id: row for row in page}
+            after = page[-1].id
+        return records
+
+    async def _parked_runs(self, tenant: str | None) -> list[RunSummary]:
+        query = runs_query(tenant=tenant, status=RunStatus.DLQ_PENDING, pipeline=None)
+        return [summary(execution) async for execution in self._client.list_workflows(query)]
+
+    async def _twice(
+        self,
+        suspects: Iterable[Item],
+        look: Callable[[Item], Awaitable[Problem | None]],
+        mend: Callable[[Problem], Awaitable[bool]],
+    ) -> list[Problem]:
+        """Look at suspects, and a while later again at those that look wrong; mend what is."""
+        first = await _each(suspects, lambda item: _paired(item, look))
+        wrong = [item for item, problem in first if problem]
+        if wrong:
+            await asyncio.sleep(GRACE)
+        problems = [problem for problem in await _each(wrong, look) if problem]
+        if self._repair:
+            for problem, mended in zip(problems, await _each(problems, mend), strict=True):
+                problem.mended = mended
+        return problems
+
+    async def _parked_problem(self, run: RunSummary) -> Problem | None:
+        """Look at a run that is listed as parked, without a record that waits for orders."""
+        try:
+            parked = await read_parked(self._client, run.run_id)
+        except Unavailable as error:
+            return _problem(Kind.NO_ANSWER, _letter_of(run), str(error))
+        return await self._record_problem(parked) if parked else None
+
+    async def _record_problem(self, parked: Parked) -> Problem | None:
+        letter, cycle = parked.letter, parked.cycle
+        record = await get_letter(self._pool, letter.tenant, letter.workflow_id)
+        if record is None:
+            return _problem(Kind.NO_RECORD, letter, "the run is parked and has no record")
+        if record.cycle < cycle:
+            about = f"the run is parked in cycle {cycle}, its record tells of cycle {record.cycle}"
+            return _problem(Kind.NO_RECORD, letter, about)
+        if record.status is not LetterStatus.PENDING:
+            about = f"the run is parked, its record is {record.status.value}: the order did not reach the run"
+            return _problem(Kind.ORDER_LOST, letter, about)
+        return None
+
+    async def _have_it_reported(self, problem: Problem) -> bool:
+        """Let the run tell its dead letter again, and wait until the record says so."""
+        if not await ask_to_report(self._client, problem.run_id):
+            return True
+        give_up = asyncio.get_running_loop().time() + MENDING_PATIENCE
+        while asyncio.get_running_loop().time() < give_up:
+            try:
+                parked = await read_parked(self._client, problem.run_id)
+            except Unavailable:
+                return False
+            if parked is None or await self._record_problem(parked) is None:
+                return True
+            await asyncio.sleep(_INTERVAL)
+        return False
+
+    async def _open_problem(self, row: LetterRow) -> Problem | None:
+        """Look at an open record whose run is not listed as parked at its step."""
+        record = await get_letter(self._pool, row.tenant, row.id)
+        if record is None or record.status.closed or record.orphaned:
+            return None
+        status = await execution_status(self._client, row.run_id)
+        if status is WorkflowExecutionStatus.RUNNING:
+            return await self._done_problem(row)
+        about = f"the record is {record.status.value}, its run has ended or is gone"
+        if ending := _ENDINGS.get(status) if status else None:
+            return _problem(Kind.OUTCOME_LOST, row.letter, about, ending)
+        return _problem(Kind.RUN_GONE, row.letter, about)
+
+    async def _done_problem(self, row: LetterRow) -> Problem | None:
+        """Tell whether the step of an open record is done in its run, which goes on."""
+        try:
+            run = await read_run(self._client, row.run_id)
+        except Unavailable as error:
+            return _problem(Kind.NO_ANSWER, row.letter, str(error))
+        step = step_of(run, row.step) if run else None
+        if step is None or step.status is not StepStatus.SUCCESS:
+            return None
+        about = f"the record is {row.status.value}, its step is done"
+        return _problem(Kind.OUTCOME_LOST, row.letter, about, Ending.SUCCEEDED)
+
+    async def _close_or_orphan(self, problem: Problem) -> bool:
+        if problem.kind is Kind.NO_ANSWER:
+            return False
+        if problem.ending:
+            await put_outcome(self._pool, problem.letter, Outcome(ending=problem.ending))
+        else:
+            await put_orphaned(self._pool, problem.letter)
+        return True
+
+
+async def _paired(item: Item, look: Callable[[Item], Awaitable[Problem | None]]) -> tuple[Item, Problem | None]:
+    return item, await look(item)
+
+
+async def _each(items: Iterable[Item], work: Callable[[Item], Awaitable[Found]]) -> list[Found]:
+    """Do the work for every item, a few at once."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: Item) -> Found:
+        async with places:
+            return await work(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
+
+
+def _letter_of(run: RunSummary) -> LetterId:
+    return LetterId(tenant=run.tenant, run_id=run.run_id, step=run.failed_step or "")
+
+
+def _problem(kind: Kind, letter: LetterId, about: str, ending: Ending | None = None) -> Problem:
+    return Problem(kind=kind, tenant=letter.tenant, run_id=letter.run_id, step=letter.step, about=about, ending=ending)

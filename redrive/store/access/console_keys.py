@@ -1,0 +1,9 @@
+"""The key that all consoles of a deployment sign with. Made by the migration, so that none has to be set."""
+
+from redrive.postgres.tenancy import Pool
+
+
+async def signing_key(pool: Pool) -> bytes:
+    """Return the key."""
+    key: bytes = await pool.fetchval("SELECT secret FROM redrive.console_keys WHERE name = 'signing'")
+    return key

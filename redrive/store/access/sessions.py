@@ -1,0 +1,50 @@
+"""Browsers that have signed in, and links that sign in once. Each is known by the hash of a secret."""
+
+from datetime import timedelta
+from typing import Final
+
+from redrive.access import Principal
+from redrive.postgres.tenancy import Pool
+from redrive.postgres.text import clean
+from redrive.store.access.tokens import hashed, new_secret, principal
+
+LINK_LASTS: Final = timedelta(hours=1)
+
+
+async def open_token_session(pool: Pool, token: str, lasts: timedelta) -> str | None:
+    """Sign a browser in with an API token, and return the session's secret. None: the token opens nothing."""
+    secret = new_secret("")
+    done = await pool.fetchval("SELECT open_token_session($1, $2, $3)", hashed(token), hashed(secret), lasts)
+    return secret if done else None
+
+
+async def open_member_session(pool: Pool, subject: str, lasts: timedelta) -> str | None:
+    """Sign a browser in as a member whom the identity provider vouched for. None: no active member."""
+    secret = new_secret("")
+    done = await pool.fetchval("SELECT open_member_session($1, $2, $3)", clean(subject), hashed(secret), lasts)
+    return secret if done else None
+
+
+async def open_link_session(pool: Pool, link: str, lasts: timedelta) -> str | None:
+    """Sign a browser in with a one-time link, which is used up by this. None: it was used, or is too old."""
+    secret = new_secret("")
+    done = await pool.fetchval("SELECT open_link_session($1, $2, $3)", hashed(link), hashed(secret), lasts)
+    return secret if done else None
+
+
+async def create_link(pool: Pool, token: str) -> str | None:
+    """Make a link that signs a browser in once, as the holder of this token. None: the token opens nothing."""
+    secret = new_secret("")
+    done = await pool.fetchval("SELECT put_link($1, $2, $3)", hashed(token), hashed(secret), LINK_LASTS)
+    return secret if done else None
+
+
+async def session_principal(pool: Pool, secret: str) -> Principal | None:
+    """Return whom a session belongs to, while it lasts and its token or member is good."""
+    row = await pool.fetchrow("SELECT * FROM session_by_hash($1)", hashed(secret))
+    return principal(row, is_token=row["is_token"]) if row else None
+
+
+async def close_session(pool: Pool, secret: str) -> None:
+    """Sign a browser out."""
+    await pool.execute("SELECT close_session($1)", hashed(secret))

@@ -1,0 +1,231 @@
+"""API tokens: made, listed, revoked. The secret is shown once, to whoever makes it; here is its hash."""
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import asyncpg
+from pydantic import Field
+
+from redrive.access import EVERY_TENANT, Principal, Right, Role, granted
+from redrive.errors import InvalidInput, Unavailable
+from redrive.postgres.connection import connect
+from redrive.postgres.records import Record
+from redrive.postgres.tenancy import Connection, Pool, reading, transaction
+from redrive.postgres.text import clean
+
+PREFIX: Final = "rdt_"
+# How the id of a principal begins that has come with a token.
+BY_TOKEN: Final = "token:"  # noqa: S105 - no secret
+LONGEST_LIFE: Final = timedelta(days=366)
+_COLUMNS: Final = """
+    id, tenant, name, role, rights, created_by, made_with, created_at, expires_at, revoked_by, revoked_with, revoked_at
+"""
+_INSERT: Final = f"""
+    INSERT INTO redrive.api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at, person, made_with)
+    SELECT $1, $2, $3, $4, $5, $6, $7, now() + $8::interval, $9, $10::text
+    WHERE $10 IS NULL OR redrive.hold_token($10) RETURNING {_COLUMNS}
+"""
+# The token and all that were made with it, or with those.
+_REVOKE: Final = f"""
+    WITH RECURSIVE tree AS (
+        SELECT $1::text AS id
+        UNION SELECT made.id FROM redrive.api_tokens AS made JOIN tree ON made.made_with = tree.id
+    )
+    UPDATE redrive.api_tokens AS token
+    SET revoked_by = $2, revoked_at = now(), revoked_with = CASE WHEN token.id <> $1 THEN $1 END
+    FROM tree WHERE token.id = tree.id AND token.revoked_at IS NULL
+    RETURNING {", ".join(f"token.{name.strip()}" for name in _COLUMNS.split(","))}
+"""  # noqa: S608
+
+
+class TokenRow(Record):
+    """A token in a list. `tenant` is '*' for an owner's."""
+
+    id: str
+    tenant: str
+    name: str
+    role: Role
+    rights: list[Right]
+    created_by: str
+    made_with: str | None = Field(description="the token that it was made with; it is revoked with that one")
+    created_at: datetime
+    expires_at: datetime
+    revoked_by: str | None
+    revoked_with: str | None = Field(description="the token that it was revoked with, if that was another one")
+    revoked_at: datetime | None
+
+
+class RevokedToken(TokenRow):
+    """A token that is revoked, and those that were revoked with it: all that were made with it, or with those."""
+
+    also_revoked: list[TokenRow]
+
+
+class NewToken(TokenRow):
+    """A token that was just made, with its secret: the only time that it is seen."""
+
+    secret: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenWish:
+    """A token to be made. Without rights it gets those of its role; without a tenant it is an owner's.
+
+    `person` answers for what it does, and is one pair of eyes with all that the same person has.
+    """
+
+    name: str
+    role: Role
+    tenant: str | None
+    created_by: str
+    person: str
+    lasts: timedelta
+    rights: frozenset[Right] | None = None
+    made_with: str | None = None
+
+
+def hashed(secret: str) -> bytes:
+    """Return what is kept of a secret. They are random and long: a slow hash would add nothing."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def new_secret(prefix: str = PREFIX) -> str:
+    """Return a fresh secret of 256 bits; the prefix lets scanners of source code find it."""
+    return prefix + secrets.token_urlsafe(32)
+
+
+async def create_token(pool: Pool, wish: TokenWish) -> NewToken:
+    """Make a token for one tenant."""
+    if wish.tenant is None or wish.role is Role.OWNER:
+        raise InvalidInput("role 'owner': such a token is made on the command line only, with `redrive tokens create`")
+    async with transaction(pool, wish.tenant) as connection:
+        return await _insert(connection, wish)
+
+
+async def create_owner_token(database_url: str, wish: TokenWish) -> NewToken:
+    """Make a token for all tenants, as the owner of the tables: the application's role cannot."""
+    async with as_owner(database_url) as connection:
+        return await _insert(connection, wish)
+
+
+@contextlib.asynccontextmanager
+async def as_owner(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Open a connection of the user that made the tables, whom row level security does not bind."""
+    connection = await connect(database_url)
+    try:
+        yield connection
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Unavailable(
+            f"set REDRIVE_OWNER_DATABASE_URL to the login that ran the migrations, this one may not do it: {error}"
+        ) from None
+    finally:
+        await connection.close()
+
+
+async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]", wish: TokenWish) -> NewToken:
+    if not timedelta(0) < wish.lasts <= LONGEST_LIFE:
+        raise InvalidInput(f"expires: a token lasts up to {LONGEST_LIFE.days} days, and longer than none")
+    secret, token_id = new_secret(), "tok_" + secrets.token_hex(8)
+    row = await connection.fetchrow(
+        _INSERT,
+        token_id,
+        wish.tenant or EVERY_TENANT,
+        clean(wish.name),
+        wish.role.value,
+        sorted(granted(wish.role, wish.rights)),
+        hashed(secret),
+        clean(wish.created_by),
+        wish.lasts,
+        clean(wish.person),
+        wish.made_with,
+    )
+    if row is None:
+        raise InvalidInput(f"token {wish.made_with!r}, which makes this one, has expired or was revoked meanwhile")
+    return NewToken.model_validate({**row, "secret": secret})
+
+
+def made_with(rows: Iterable[TokenRow], token_id: str) -> list[TokenRow]:
+    """Return those of these tokens that are revoked with one, and are not yet: made with it, or with those."""
+    made: dict[str | None, list[TokenRow]] = {}
+    for row in rows:
+        made.setdefault(row.made_with, []).append(row)
+    found: list[TokenRow] = []
+    pending = [token_id]
+    while pending:
+        below = made.pop(pending.pop(), [])
+        found += [row for row in below if row.revoked_at is None]
+        pending += [row.id for row in below]
+    return found
+
+
+async def list_tokens(pool: Pool, tenant: str | None, limit: int = 200) -> list[TokenRow]:
+    """Return the newest tokens of a tenant, or of all."""
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM api_tokens ORDER BY created_at DESC, id LIMIT $1",  # noqa: S608
+            limit,
+        )
+    return [TokenRow.model_validate(dict(row)) for row in rows]
+
+
+async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow | None:
+    """Return a token of a tenant, or of any."""
+    async with reading(pool, tenant) as connection:
+        row = await connection.fetchrow(f"SELECT {_COLUMNS} FROM api_tokens WHERE id = $1", clean(token_id))  # noqa: S608
+    return TokenRow.model_validate(dict(row)) if row else None
+
+
+async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> RevokedToken | None:
+    """Revoke a token of a tenant and all that were made with it: their next requests are refused.
+
+    None when there is none that is not revoked.
+    """
+    async with transaction(pool, tenant) as connection:
+        return await _revoke(connection, token_id, revoked_by)
+
+
+async def revoke_owner_token(database_url: str, token_id: str, revoked_by: str) -> RevokedToken | None:
+    """Revoke any token and all that were made with it, in whichever tenant, as the owner of the tables."""
+    async with as_owner(database_url) as connection, connection.transaction():
+        return await _revoke(connection, token_id, revoked_by)
+
+
+async def _revoke(
+    connection: "Connection | asyncpg.Connection[asyncpg.Record]", token_id: str, revoked_by: str
+) -> RevokedToken | None:
+    revoked: list[TokenRow] = []
+    # Until there are no more: one that was being made with one of them is there once that one is revoked.
+    while rows := await connection.fetch(_REVOKE, clean(token_id), clean(revoked_by)):
+        revoked += [TokenRow.model_validate(dict(row)) for row in rows]
+    if not revoked:
+        return None
+    select = f"SELECT {_COLUMNS} FROM redrive.api_tokens WHERE id = $1"  # noqa: S608
+    root = await connection.fetchrow(select, clean(token_id))
+    also = sorted((row for row in revoked if row.id != token_id), key=lambda row: row.created_at)
+    return RevokedToken(**dict(root or {}), also_revoked=also)
+
+
+async def token_principal(pool: Pool, secret: str) -> Principal | None:
+    """Return whom a token's secret belongs to, unless it expired or was revoked."""
+    row = await pool.fetchrow("SELECT * FROM token_by_hash($1)", hashed(secret))
+    return principal(row, is_token=True) if row else None
+
+
+def principal(row: asyncpg.Record, *, is_token: bool) -> Principal:
+    """Return a row of those who may come in as a principal."""
+    tenant = None if row["tenant"] == EVERY_TENANT else row["tenant"]
+    known = {right for right in row["rights"] if right in set(Right)}
+    return Principal(
+        id=f"{BY_TOKEN}{row['id']}" if is_token else f"member:{row['id']}",
+        # As long as an order's `requested_by` may be.
+        name=f"{row['name'][:200]} ({row['id']})" if is_token else row["name"],
+        role=Role(row["role"]),
+        tenant=tenant,
+        rights=frozenset(Right(right) for right in known),
+        person=row["person"],
+    )

@@ -1,0 +1,30 @@
+"""How many dead letters and retries there are, over all tenants: for gauges."""
+
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from redrive.postgres.tenancy import Pool, reading
+
+_COUNTS: Final = "SELECT status, sum(count)::bigint AS count FROM dead_letter_counts GROUP BY status"
+_OLDEST: Final = """
+    SELECT coalesce(now() - min(first_failed_at), interval '0') FROM dead_letters
+    WHERE status IN ('pending', 'replaying') AND version > 0
+"""
+_RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
+
+
+class Stock(NamedTuple):
+    """The dead letters by status, the age of the oldest open one, and the steps that are tried again."""
+
+    letters: dict[str, int]
+    oldest: timedelta
+    retrying: int
+
+
+async def stock(pool: Pool) -> Stock:
+    """Return what there is."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(_COUNTS)
+        oldest: timedelta = await connection.fetchval(_OLDEST)
+        retrying: int = await connection.fetchval(_RETRYING)
+    return Stock({row["status"]: row["count"] for row in rows}, oldest, retrying)

@@ -1,0 +1,1 @@
+"""Bulk operations: opened, controlled, listed, and their items."""

@@ -1,0 +1,78 @@
+"""Reading bulk operations: one, its items, and the newest."""
+
+from typing import Final
+
+import asyncpg
+from pydantic_core import from_json
+
+from redrive.bulk import BulkItem, BulkItems, BulkStatus, BulkView, ItemsRequest
+from redrive.errors import BulkNotFound
+from redrive.postgres.paging import Query, check_limit
+from redrive.postgres.tenancy import Connection, Pool, reading
+from redrive.postgres.text import clean
+from redrive.store.bulk.operations import progress
+
+_COLUMNS: Final = """
+    tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because,
+    started_at, finished_at
+"""
+
+
+async def get_bulk(pool: Pool, tenant: str | None, bulk_id: str) -> BulkView:
+    """Return a bulk operation, or say that there is none."""
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM bulk_operations WHERE id = $1",  # noqa: S608
+            clean(bulk_id),
+        )
+        if not rows:
+            raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r}; `redrive bulk list` shows the newest")
+        return await _view(connection, rows[0])
+
+
+async def list_bulks(pool: Pool, tenant: str | None, limit: int = 20) -> list[BulkView]:
+    """Return the newest bulk operations of a tenant, or of all."""
+    check_limit(limit)
+    query = Query()
+    if tenant is not None:
+        query.where("tenant = {}", tenant)
+    sql = f"SELECT {_COLUMNS} FROM bulk_operations WHERE {query.sql} "  # noqa: S608
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(
+            sql + f"ORDER BY started_at DESC, id DESC LIMIT {query.add(limit)}", *query.parameters
+        )
+        return [await _view(connection, row) for row in rows]
+
+
+async def open_bulks(pool: Pool) -> list[BulkView]:
+    """Return the bulk operations of all tenants that have not ended."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM bulk_operations WHERE status <> ALL($1) ORDER BY started_at LIMIT 50",  # noqa: S608
+            [status for status in BulkStatus if status.closed],
+        )
+        return [await _view(connection, row) for row in rows]
+
+
+async def list_items(pool: Pool, tenant: str | None, asked: ItemsRequest) -> BulkItems:
+    """Return items in the order in which they are sent."""
+    query = Query()
+    query.where("bulk_id = {}", clean(asked.bulk_id))
+    if tenant is not None:
+        query.where("tenant = {}", tenant)
+    if asked.status is not None:
+        query.where("status = {}", asked.status.value)
+    if asked.after is not None:
+        query.where("position > {}", asked.after)
+    sql = f"SELECT position, letter_id, run_id, step, status, why, updated_at FROM bulk_items WHERE {query.sql}"  # noqa: S608
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(f"{sql} ORDER BY position LIMIT {query.add(asked.limit + 1)}", *query.parameters)
+    items = [BulkItem.model_validate(dict(row)) for row in rows[: asked.limit]]
+    return BulkItems(items=items, after=items[-1].position if len(rows) > asked.limit else None)
+
+
+async def _view(connection: Connection, row: asyncpg.Record) -> BulkView:
+    return BulkView(
+        **dict(row) | {"options": from_json(row["options"])},
+        progress=await progress(connection, row["tenant"], row["id"]),
+    )

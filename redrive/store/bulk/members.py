@@ -1,0 +1,88 @@
+"""Which dead letters belong to a bulk operation: counted for a plan, and settled when it starts."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+from pydantic_core import from_json
+
+from redrive.bulk import ITEMS_LIMIT, BulkOrder, BulkStart
+from redrive.dead_letters import LetterStatus
+from redrive.postgres.paging import Query
+from redrive.postgres.tenancy import Connection, Pool, reading
+from redrive.postgres.text import clean
+from redrive.store.dead_letters.lists import LetterFilter, conditions
+
+
+@dataclass(frozen=True)
+class Members:
+    """How many there are, a digest of which and in which version, and how many of each pipeline's steps.
+
+    One more than allowed stands for all that are too many.
+    """
+
+    count: int
+    digest: str
+    groups: list[tuple[str, str, int]]
+
+
+_MEMBERS: Final = """
+    WITH members AS MATERIALIZED ({source}), groups AS (
+        SELECT pipeline, step, count(*) AS count FROM members GROUP BY pipeline, step
+    )
+    SELECT (SELECT count(*) FROM members) AS count,
+           (SELECT encode(sha256(convert_to(coalesce(
+                string_agg(id || ':' || version, ',' ORDER BY id COLLATE "C"), ''), 'UTF8')), 'hex') FROM members)
+                AS digest,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(pipeline, step, count) ORDER BY pipeline, step), '[]')
+            FROM groups) AS groups
+"""
+_FROZEN: Final = """
+    SELECT letter.id, item.version, letter.pipeline, letter.step
+    FROM bulk_items AS item JOIN dead_letters AS letter ON letter.id = item.letter_id
+    WHERE item.tenant = $1 AND item.bulk_id = $2
+"""
+
+
+async def find_members(pool: Pool, order: BulkOrder) -> Members:
+    """Return what a bulk operation would consist of now."""
+    query = _chosen(order)
+    source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
+    async with reading(pool, order.tenant) as connection:
+        return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
+
+
+async def freeze_members(connection: Connection, start: BulkStart) -> Members:
+    """Write down what a bulk operation consists of, the oldest failure first."""
+    query = _chosen(start.order)
+    bulk = query.add(start.bulk_id)
+    await connection.execute(
+        f"""
+        INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version)
+        SELECT tenant, {bulk}, row_number() OVER (ORDER BY last_failed_at, id) - 1, id, run_id, step, version
+        FROM dead_letters WHERE {query.sql} ORDER BY last_failed_at, id LIMIT {ITEMS_LIMIT + 1}
+        """,  # noqa: S608
+        *query.parameters,
+    )
+    row = await connection.fetchrow(_MEMBERS.format(source=_FROZEN), start.order.tenant, start.bulk_id)
+    return _members(row)
+
+
+def _members(row: asyncpg.Record | None) -> Members:
+    if row is None:
+        raise LookupError("a count without a row")
+    return Members(row["count"], row["digest"], [tuple(group) for group in from_json(row["groups"])])
+
+
+def _chosen(order: BulkOrder) -> Query:
+    selection = order.selection
+    fields = selection.model_dump(exclude={"letters", "text"})
+    query = conditions(LetterFilter(status=LetterStatus.PENDING, **fields))
+    query.where("tenant = {}", order.tenant)
+    if selection.letters is not None:
+        query.where("id = ANY({}::text[])", [clean(letter) for letter in selection.letters])
+    if selection.text is not None:
+        part = query.add(clean(selection.text))
+        columns = ("message", "id", "correlation_id", "coalesce(idempotency_key, '')")
+        query.where("(" + " OR ".join(f"strpos(lower({column}), lower({part})) > 0" for column in columns) + ")")
+    return query

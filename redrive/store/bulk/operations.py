@@ -1,0 +1,210 @@
+"""Bulk operations: opened, controlled and ended, each with its audit row in the same transaction."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from redrive.bulk import (
+    BulkCommand,
+    BulkControl,
+    BulkOrder,
+    BulkOrderedControl,
+    BulkPlan,
+    BulkProgress,
+    BulkStart,
+    BulkStatus,
+    control_refusal,
+    other_order,
+    status_after_control,
+)
+from redrive.errors import BulkNotFound, BulkRefused
+from redrive.postgres.tenancy import Connection, Pool, transaction
+from redrive.postgres.text import clean, clean_or_none, json_text
+from redrive.store.approvals import is_held, use_plan_approval
+from redrive.store.audit.log import SYSTEM, Action
+from redrive.store.bulk.members import Members, freeze_members
+
+_ACTIONS: Final = {
+    BulkControl.PAUSE: Action.BULK_PAUSED,
+    BulkControl.RESUME: Action.BULK_RESUMED,
+    BulkControl.STOP: Action.BULK_STOPPED,
+}
+_INSERT: Final = """
+    INSERT INTO bulk_operations (tenant, id, verb, status, options, action_hash, plan_hash, request_id, total, canary,
+                                 requested_by, reason)
+    VALUES ($1, $2, $3, 'RUNNING', $4, $5, $6, $7, 0, $8, $9, $10)
+"""
+_COUNTS: Final = """
+    SELECT bulk.status, bulk.total,
+        extract(epoch FROM clock_timestamp() - bulk.last_sent_at)::float AS since_sent,
+        count(item.*) FILTER (WHERE item.status = 'PENDING') AS pending,
+        count(item.*) FILTER (WHERE item.status = 'SENDING') AS sending,
+        count(item.*) FILTER (WHERE item.status = 'ORDERED') AS ordered,
+        count(item.*) FILTER (WHERE item.status = 'APPLIED') AS applied,
+        count(item.*) FILTER (WHERE item.status = 'SKIPPED') AS skipped,
+        count(item.*) FILTER (WHERE item.status = 'FAILED') AS failed,
+        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status = 'PENDING') AS canary_pending,
+        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status IN ('PENDING', 'SENDING', 'ORDERED'))
+            AS canary_open
+    FROM bulk_operations AS bulk LEFT JOIN bulk_items AS item ON (item.tenant, item.bulk_id) = (bulk.tenant, bulk.id)
+    WHERE bulk.tenant = $1 AND bulk.id = $2
+    GROUP BY bulk.tenant, bulk.id
+"""
+
+
+async def open_bulk(
+    pool: Pool, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
+) -> tuple[BulkProgress, bool]:
+    """Settle the membership and begin; `judge` may raise, then nothing happened. Return also whether it is new.
+
+    A bulk operation that is there already goes on, with the membership that it has.
+    """
+    tenant, bulk_id = start.order.tenant, start.bulk_id
+    async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
+        known = await connection.fetchval(
+            "SELECT action_hash FROM bulk_operations WHERE tenant = $1 AND id = $2", tenant, bulk_id
+        )
+        if known is None:
+            await _begin(connection, start, judge, approvals=approvals)
+        elif known != start.order.action_hash:
+            raise BulkRefused(other_order(start.request_id))
+        return await progress(connection, tenant, bulk_id), known is None
+
+
+async def _begin(
+    connection: Connection, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
+) -> None:
+    order, bulk_id = start.order, start.bulk_id
+    await connection.execute(
+        _INSERT,
+        order.tenant,
+        bulk_id,
+        order.verb.value,
+        json_text(shown_options(order)),
+        order.action_hash,
+        clean(start.plan_hash),
+        clean(start.request_id),
+        order.canary,
+        clean(start.requested_by),
+        clean(start.reason),
+    )
+    members = await freeze_members(connection, start)
+    plan = judge(members)
+    if approvals or await is_held(connection, order.tenant, start.plan_hash):
+        await use_plan_approval(connection, start, plan)
+    await connection.execute(
+        "UPDATE bulk_operations SET total = $3 WHERE tenant = $1 AND id = $2", order.tenant, bulk_id, members.count
+    )
+    after = {"verb": order.verb, "items": members.count, "plan": start.plan_hash, "options": shown_options(order)}
+    await audit(connection, start, Action.BULK_STARTED, after)
+
+
+def shown_options(order: BulkOrder) -> dict[str, Any]:
+    """Return what was ordered, without the content of an edit or output: that may be secret."""
+    shown = order.model_dump(mode="json", exclude={"tenant", "verb", "input_patch", "output"}, exclude_none=True)
+    return shown | {"edited": order.input_patch is not None}
+
+
+async def progress(connection: Connection, tenant: str, bulk_id: str) -> BulkProgress:
+    """Count the items by their status."""
+    row = await connection.fetchrow(_COUNTS, tenant, clean(bulk_id))
+    if row is None:
+        raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r} in tenant {tenant!r}")
+    return BulkProgress.model_validate(dict(row))
+
+
+async def put_refused(pool: Pool, start: BulkStart, code: str, problem: str) -> None:
+    """Record that a bulk operation was refused."""
+    async with transaction(pool, start.order.tenant) as connection:
+        after = {"verb": start.order.verb, "plan": start.plan_hash, "code": code, "problem": problem}
+        await audit(connection, start, Action.BULK_REFUSED, after)
+
+
+async def control_bulk(pool: Pool, given: BulkOrderedControl) -> BulkStatus:
+    """Pause, resume or stop; what a stop leaves unsent is skipped. The same command again changes nothing."""
+    tenant, bulk_id, wanted = given.tenant, given.bulk_id, status_after_control(given.control)
+    async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
+        before = await progress(connection, tenant, bulk_id)
+        problem = control_refusal(before.status, given.control)
+        if problem:
+            raise BulkRefused(problem)
+        if before.status is wanted:
+            return wanted
+        why = clean(given.command.reason)
+        await connection.execute(
+            """
+            UPDATE bulk_operations SET status = $3, updated_at = now(),
+                stopped_because = CASE WHEN $3 = 'STOPPING' THEN $4 ELSE stopped_because END
+            WHERE tenant = $1 AND id = $2
+            """,
+            tenant,
+            bulk_id,
+            wanted.value,
+            why,
+        )
+        if wanted is BulkStatus.STOPPING:
+            await _skip_pending(connection, tenant, bulk_id, f"the bulk operation was stopped: {why}")
+        await _audit(connection, tenant, bulk_id, _ACTIONS[given.control], command=given.command, after=_told(before))
+        return wanted
+
+
+async def _skip_pending(connection: Connection, tenant: str, bulk_id: str, why: str) -> None:
+    await connection.execute(
+        """
+        UPDATE bulk_items SET status = 'SKIPPED', why = $3, updated_at = now()
+        WHERE tenant = $1 AND bulk_id = $2 AND status = 'PENDING'
+        """,
+        tenant,
+        bulk_id,
+        why,
+    )
+
+
+async def finish_bulk(pool: Pool, tenant: str, bulk_id: str) -> BulkProgress:
+    """End a bulk operation whose items have all ended, once."""
+    async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
+        now = await progress(connection, tenant, bulk_id)
+        if now.status.closed or not now.finished:
+            return now
+        status = BulkStatus.STOPPED if now.status is BulkStatus.STOPPING else BulkStatus.DONE
+        await connection.execute(
+            """
+            UPDATE bulk_operations SET status = $3, finished_at = now(), updated_at = now()
+            WHERE tenant = $1 AND id = $2
+            """,
+            tenant,
+            bulk_id,
+            status.value,
+        )
+        ended = now.model_copy(update={"status": status})
+        await _audit(connection, tenant, bulk_id, Action.BULK_FINISHED, command=None, after=_told(ended))
+        return ended
+
+
+def _told(progress: BulkProgress) -> dict[str, Any]:
+    return progress.model_dump(mode="json", include={"status", "total", "pending", "applied", "skipped", "failed"})
+
+
+async def audit(connection: Connection, start: BulkStart, action: Action, after: dict[str, Any]) -> None:
+    """Append an entry about a bulk operation: who asked for it, and why."""
+    command = BulkCommand(requested_by=start.requested_by, reason=start.reason)
+    await _audit(connection, start.order.tenant, start.bulk_id, action, command=command, after=after)
+
+
+async def _audit(
+    connection: Connection,
+    tenant: str,
+    bulk_id: str,
+    action: Action,
+    *,
+    command: BulkCommand | None,
+    after: dict[str, Any],
+) -> None:
+    await connection.execute(
+        "INSERT INTO audit_log (tenant, action, actor, reason, request_id, after) VALUES ($1, $2, $3, $4, $5, $6)",
+        tenant,
+        action.value,
+        clean(command.requested_by) if command else SYSTEM,
+        clean_or_none(command.reason if command else None),
+        bulk_id,
+        json_text(after),
+    )

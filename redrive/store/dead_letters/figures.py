@@ -1,0 +1,132 @@
+"""Figures about dead letters: how many, how old, and which look alike. Without a tenant: of all tenants."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from redrive.dead_letters import LetterStatus
+from redrive.errors import Category, InvalidInput
+from redrive.postgres.paging import Query, check_limit
+from redrive.postgres.records import Record
+from redrive.postgres.tenancy import Connection, Pool, reading
+from redrive.store.dead_letters.lists import MESSAGE_SHOWN, OPEN, LetterFilter, conditions, deep, of_tenant
+from redrive.store.dead_letters.models import LetterGroup, LetterStats
+
+# How many of the newest open letters groups are made from.
+GROUP_DEPTH: Final = 20_000
+
+
+async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
+    """Return the largest groups of open dead letters that look alike, among the newest that fit."""
+    check_limit(limit)
+    if chosen.text is not None:
+        raise InvalidInput("groups cannot be searched by text: filter by fingerprint, step or category")
+    async with reading(pool, chosen.tenant, in_order=True) as connection:
+        return await _groups(connection, chosen, limit)
+
+
+async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> list[LetterGroup]:
+    query = conditions(chosen)
+    query.where(OPEN)
+    newest = deep(chosen, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
+    records = await connection.fetch(
+        f"""
+        SELECT alike.*, pipeline, step, category, error_type, left(message, {MESSAGE_SHOWN}) AS message
+        FROM (
+            SELECT tenant, fingerprint, count(*) AS count, min(first_failed_at) AS first_failed_at,
+                   max(last_failed_at) AS last_failed_at,
+                   (array_agg(id ORDER BY last_failed_at DESC, id DESC))[1] AS sample
+            FROM ({newest}) AS newest GROUP BY tenant, fingerprint ORDER BY count DESC, 2 LIMIT {query.add(limit)}
+        ) AS alike JOIN dead_letters ON id = sample ORDER BY alike.count DESC, alike.fingerprint
+        """,  # noqa: S608
+        *query.parameters,
+    )
+    return [LetterGroup.model_validate(dict(record)) for record in records]
+
+
+async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> LetterStats:
+    """Return how many dead letters there are, how old the oldest open one is, and what the open ones are about."""
+    chosen = LetterFilter(tenant=tenant)
+    async with reading(pool, tenant, in_order=True) as connection:
+        counts = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
+        by_category, by_step = await _kinds(connection, chosen)
+        return LetterStats(
+            by_status=dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in counts},
+            oldest_open=await _oldest(connection, tenant),
+            looked_at=sum(by_category.values()),
+            by_category=by_category,
+            by_step=by_step,
+            groups=await _groups(connection, chosen, largest),
+        )
+
+
+async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Category, int], dict[str, int]]:
+    query = Query()
+    query.where(OPEN)
+    newest = deep(chosen, query, "category, step", GROUP_DEPTH)
+    records = await connection.fetch(
+        f"SELECT category, step, count(*) AS count FROM ({newest}) AS newest GROUP BY 1, 2 ORDER BY count DESC, 1, 2",  # noqa: S608
+        *query.parameters,
+    )
+    by_category: dict[Category, int] = {}
+    by_step: dict[str, int] = {}
+    for category, step, count in records:
+        by_category[Category(category)] = by_category.get(Category(category), 0) + count
+        by_step[step] = by_step.get(step, 0) + count
+    return by_category, by_step
+
+
+async def _oldest(connection: Connection, tenant: str | None) -> timedelta | None:
+    query = Query()
+    query.where(OPEN)
+    of_tenant(query, tenant)
+    first: datetime | None = await connection.fetchval(
+        f"SELECT min(first_failed_at) FROM dead_letters WHERE {query.sql}",  # noqa: S608
+        *query.parameters,
+    )
+    return datetime.now(UTC) - first if first else None
+
+
+HOURS: Final = 24
+# An hour is counted up to here: the cost of a page does not grow with the number of rows.
+HOUR_LIMIT: Final = 4000
+
+
+class FailedHour(Record):
+    """The dead letters that failed last in one hour. At the limit there may be more."""
+
+    begin: datetime
+    open: int
+    closed: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.open + self.closed
+
+
+async def status_counts(pool: Pool, tenant: str | None) -> dict[LetterStatus, int]:
+    """Return how many dead letters there are, from the counters."""
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
+    return dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in rows}
+
+
+async def failed_hours(pool: Pool, tenant: str | None, now: datetime) -> list[FailedHour]:
+    """Return the last hours, the oldest first, with the dead letters that failed in them."""
+    end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    query = Query()
+    of_tenant(query, tenant)
+    first, last, most = query.add(end - timedelta(hours=HOURS)), query.add(end), query.add(HOUR_LIMIT)
+    within = f"{query.sql} AND last_failed_at >= begin AND last_failed_at < begin + interval '1 hour'"
+    some = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} LIMIT {most}) AS counted)"  # noqa: S608
+    still = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} AND {OPEN} LIMIT {most}) AS counted)"  # noqa: S608
+    async with reading(pool, tenant, in_order=True) as connection:
+        rows = await connection.fetch(
+            f"""
+            SELECT begin, {some} AS total, {still} AS open
+            FROM generate_series({first}::timestamptz, {last}::timestamptz - interval '1 hour', interval '1 hour')
+                AS begin
+            """,  # noqa: S608
+            *query.parameters,
+        )
+    return [FailedHour(begin=row["begin"], open=row["open"], closed=max(0, row["total"] - row["open"])) for row in rows]

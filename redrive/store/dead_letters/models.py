@@ -1,0 +1,126 @@
+"""Dead letters and audit entries as they are read from the database."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import Field
+
+from redrive.contracts import Attempt
+from redrive.dead_letters import LetterId, LetterStatus, Mode
+from redrive.errors import Category
+from redrive.postgres.records import Record
+
+
+class LetterRow(Record):
+    """A dead letter in a list."""
+
+    id: str
+    tenant: str
+    run_id: str
+    step: str
+    module: str
+    pipeline: str
+    status: LetterStatus
+    category: Category
+    error_type: str
+    message: str = Field(description="the beginning of it")
+    attempt_count: int = Field(description="tries in the last cycle")
+    cycle: int
+    first_failed_at: datetime = Field(description="in the last cycle")
+    last_failed_at: datetime
+    fingerprint: str
+    correlation_id: str
+    idempotency_key: str | None
+    replay_count: int
+    blocked_by: str | None
+    orphaned: bool
+    version: int
+    updated_at: datetime
+
+    @property
+    def letter(self) -> LetterId:
+        """The id by which its workflow is reached."""
+        return LetterId(tenant=self.tenant, run_id=self.run_id, step=self.step)
+
+
+class FailureCycleEntry(Record):
+    """How one cycle ended: an entry of `failure_history`."""
+
+    cycle: int
+    attempts: list[Attempt]
+    category: Category
+    error_type: str
+    message: str
+    generation: str = Field(description="build id of the worker that made the last try")
+    first_failed_at: datetime
+    last_failed_at: datetime
+    replayed_by: str | None = Field(default=None, description="whose replay opened the cycle; none: the run itself")
+    mode: Mode | None = None
+    reason: str | None = None
+
+
+class LetterRecord(LetterRow):
+    """Everything about a dead letter but its audit trail. Payload and config are redacted."""
+
+    message: str
+    stack: str
+    attempts: list[Attempt]
+    failure_history: list[FailureCycleEntry]
+    payload: Any
+    config: dict[str, Any]
+    generation: str
+    replayed_by: str | None
+    replayed_at: datetime | None
+    replay_mode: Mode | None
+    replay_reason: str | None
+    resolution: str | None
+    resolved_by: str | None
+    resolved_at: datetime | None
+    resolution_reason: str | None
+    created_at: datetime
+
+
+class LetterGroup(Record):
+    """Open dead letters that look alike."""
+
+    tenant: str
+    fingerprint: str
+    count: int
+    pipeline: str
+    step: str
+    category: Category
+    error_type: str
+    message: str = Field(description="of the newest one")
+    sample: str = Field(description="the id of the newest one")
+    first_failed_at: datetime
+    last_failed_at: datetime
+
+
+class LetterStats(Record):
+    """How many dead letters there are."""
+
+    by_status: dict[LetterStatus, int]
+    oldest_open: timedelta | None = Field(description="how long ago the oldest open one failed first in its cycle")
+    looked_at: int = Field(description="the newest open ones, which the rest is about: all, unless there are very many")
+    by_category: dict[Category, int]
+    by_step: dict[str, int]
+    groups: list[LetterGroup]
+
+    @property
+    def open(self) -> int:
+        """How many wait for an order or an outcome."""
+        return self.by_status[LetterStatus.PENDING] + self.by_status[LetterStatus.REPLAYING]
+
+
+class AuditEntry(Record):
+    """One line of the audit log."""
+
+    number: int
+    at: datetime
+    action: str
+    actor: str
+    reason: str | None
+    request_id: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    hash: str

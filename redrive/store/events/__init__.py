@@ -1,0 +1,1 @@
+"""Events of brokers: stored, dead, replayed."""

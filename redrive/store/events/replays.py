@@ -1,0 +1,63 @@
+"""Runs of some of an event's projectors, by an operator's order. Written, with the audit log, before they start."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redrive.dead_letters import Replay
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.postgres.text import clean
+from redrive.store.audit.log import Action, Entry, EventRef, write
+from redrive.store.events.records import StoredEvent
+
+_INSERT: Final = """
+    INSERT INTO event_replays (key, tenant, event_id, run_id, projectors, requested_by, reason)
+    VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING key
+"""
+
+
+@dataclass(frozen=True)
+class NewReplay:
+    """A run of some projectors of an event; `key` is the run's."""
+
+    key: str
+    tenant: str
+    event_id: str
+    run_id: str
+    projectors: Sequence[str]
+
+
+async def put_start(pool: Pool, event: StoredEvent, order: Replay) -> None:
+    """Record that the run of an event, which never was, is to be started."""
+    async with transaction(pool, event.tenant) as connection:
+        await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), order, []))
+
+
+async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
+    """Record that projectors are to run again. The same order again changes nothing."""
+    async with transaction(pool, replay.tenant) as connection:
+        is_new = await connection.fetchval(
+            _INSERT,
+            replay.key,
+            replay.tenant,
+            replay.event_id,
+            replay.run_id,
+            list(replay.projectors),
+            clean(order.requested_by),
+            clean(order.reason),
+        )
+        if is_new is None:
+            return
+        about = EventRef(replay.tenant, replay.event_id, replay.run_id)
+        await write(connection, _entry(about, order, list(replay.projectors)))
+
+
+def _entry(about: EventRef, order: Replay, projectors: list[str]) -> Entry:
+    return Entry(
+        action=Action.PROJECTORS_REPLAYED,
+        letter=about,
+        actor=order.requested_by,
+        reason=order.reason,
+        request_id=order.request_id,
+        after={"projectors": projectors},
+    )

@@ -1,0 +1,156 @@
+"""Idempotency keys: which run belongs to a tenant's key, and what came of it."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
+
+from redrive.contracts import KeyStatus, RunStatus
+from redrive.moments import Moment
+from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.records import Record
+from redrive.postgres.tenancy import Pool, reading, transaction
+from redrive.postgres.text import clean
+
+
+class KeyRow(Record):
+    """A key in a list."""
+
+    tenant: str
+    key: str
+    domain: str
+    user_id: str | None
+    generation: int
+    run_id: str
+    pipeline: str
+    status: KeyStatus
+    run_status: RunStatus | None
+    request_hash: str
+    error: str | None
+    expires_at: datetime
+    created_at: datetime
+    updated_at: datetime
+
+
+class KeyRecord(KeyRow):
+    """A key with the response that it answers with."""
+
+    response: Any
+
+
+class KeyFilter(BaseModel):
+    """Which keys. `tenant` None means all; `since` and `until` are about when a key was claimed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tenant: str | None = None
+    status: KeyStatus | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+_COLUMNS: Final = ", ".join(KeyRow.model_fields)
+
+
+async def get_key(pool: Pool, tenant: str, key: str) -> KeyRecord | None:
+    """Return a key with all that is known of it."""
+    async with reading(pool, tenant) as connection:
+        row = await connection.fetchrow(
+            f"SELECT {_COLUMNS}, response FROM idempotency_keys WHERE tenant = $1 AND key = $2",  # noqa: S608
+            tenant,
+            clean(key),
+        )
+    return _record(row) if row else None
+
+
+def _record(row: asyncpg.Record) -> KeyRecord:
+    response = row["response"]
+    return KeyRecord.model_validate(dict(row) | {"response": None if response is None else from_json(response)})
+
+
+async def list_keys(pool: Pool, chosen: KeyFilter, limit: int = 50, cursor: str | None = None) -> Page[KeyRow]:
+    """Return the keys that were claimed last, after the cursor of the page before."""
+    check_limit(limit)
+    query = _query(chosen, read_cursor(cursor, chosen))
+    async with reading(pool, chosen.tenant) as connection:
+        records = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM idempotency_keys WHERE {query.sql} "  # noqa: S608
+            f"ORDER BY created_at DESC, key DESC, tenant DESC LIMIT {query.add(limit + 1)}",
+            *query.parameters,
+        )
+    rows = [KeyRow.model_validate(dict(record)) for record in records[:limit]]
+    if len(records) <= limit:
+        return Page(rows, None)
+    last = rows[-1]
+    return Page(rows, write_cursor(Place(last.created_at, last.key, last.tenant), chosen))
+
+
+def _query(chosen: KeyFilter, place: Place | None) -> Query:
+    query = Query()
+    if chosen.tenant is not None:
+        query.where("tenant = {}", chosen.tenant)
+    if chosen.status is not None:
+        query.where("status = {}", chosen.status.value)
+    if chosen.since is not None:
+        query.where("created_at >= {}", chosen.since)
+    if chosen.until is not None:
+        query.where("created_at < {}", chosen.until)
+    if place is not None:
+        query.where("(created_at, key, tenant) < ({}, {}, {})", place.at, place.id, place.kind)
+    return query
+
+
+# Whose run nobody has heard of for a while: its end may have been told while the database was away.
+_UNHEARD: Final = f"""
+    SELECT {_COLUMNS} FROM idempotency_keys WHERE status = 'processing' AND updated_at < now() - $1::interval
+    ORDER BY updated_at LIMIT $2
+"""  # noqa: S608
+
+
+async def list_unheard(pool: Pool, quiet: timedelta, limit: int) -> list[KeyRow]:
+    """Return keys of all tenants whose run should be asked for, the longest unheard of first."""
+    async with reading(pool, None) as connection:
+        records = await connection.fetch(_UNHEARD, quiet, limit)
+    return [KeyRow.model_validate(dict(record)) for record in records]
+
+
+async def touch_keys(pool: Pool, tenant: str, keys: Sequence[str]) -> None:
+    """Note that the runs of these keys are open still."""
+    async with transaction(pool, tenant) as connection:
+        await connection.execute(
+            "UPDATE idempotency_keys SET updated_at = now() WHERE tenant = $1 AND key = ANY($2)", tenant, list(keys)
+        )
+
+
+_EXPIRED: Final = "SELECT DISTINCT tenant FROM {table} WHERE expires_at < now() - $1::interval"
+_DELETE_KEYS: Final = """
+    DELETE FROM idempotency_keys WHERE (tenant, key) IN (
+        SELECT tenant, key FROM idempotency_keys
+        WHERE tenant = $1 AND expires_at < now() - $2::interval AND updated_at < now() - $2::interval
+            AND status <> 'processing'
+        ORDER BY expires_at LIMIT $3 FOR UPDATE SKIP LOCKED)
+"""
+_DELETE_RESULTS: Final = """
+    DELETE FROM step_results WHERE (tenant, key) IN (
+        SELECT tenant, key FROM step_results AS result
+        WHERE tenant = $1 AND expires_at < now() - $2::interval AND NOT EXISTS
+            (SELECT FROM runs AS run WHERE run.run_id = result.run_id AND run.closed_at IS NULL)
+        ORDER BY expires_at LIMIT $3 FOR UPDATE SKIP LOCKED)
+"""
+_DELETES: Final = {"idempotency_keys": _DELETE_KEYS, "step_results": _DELETE_RESULTS}
+
+
+async def delete_expired(pool: Pool, since: timedelta, batch: int) -> int:
+    """Delete a batch of each tenant's keys and stored results that expired so long ago, and return how many."""
+    deleted = 0
+    for table, delete in _DELETES.items():
+        async with reading(pool, None) as connection:
+            tenants = await connection.fetch(_EXPIRED.format(table=table), since)
+        for (tenant,) in tenants:
+            async with transaction(pool, tenant) as connection:
+                tag = await connection.execute(delete, tenant, since, batch)
+            deleted += int(tag.rpartition(" ")[2])
+    return deleted

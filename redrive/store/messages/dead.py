@@ -1,0 +1,241 @@
+"""Messages that were given up: recorded once each, and listed. Orders to them are in `message_orders`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from redrive.errors import InvalidInput
+from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.records import Record
+from redrive.postgres.tenancy import Connection, Pool, reading
+from redrive.postgres.text import clean, json_text
+from redrive.store.audit.log import SYSTEM, Action
+
+_PREFIX: Final = "message-"
+
+
+class MessageKind(StrEnum):
+    """Why a message was given up."""
+
+    EXHAUSTED = "exhausted"
+    MALFORMED = "malformed"
+
+
+class MessageStatus(StrEnum):
+    """Where a dead message is."""
+
+    PENDING = "pending"
+    REPLAYING = "replaying"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewDeadMessage:
+    """A message to be given up."""
+
+    message_id: UUID
+    kind: MessageKind
+    original_queue: str
+    original_payload: bytes
+    error_reason: str
+    retry_count: int
+    max_retries: int
+    full_size: int | None = None
+    """Bytes of a message of which only the beginning is kept."""
+
+
+class DeadMessage(Record):
+    """A dead message in a list. What it carries is left out: it may be large, and secret."""
+
+    tenant: str
+    message_id: UUID
+    kind: MessageKind
+    status: MessageStatus
+    source_queue: str
+    original_queue: str
+    payload_size: int
+    full_size: int | None = Field(default=None, description="bytes of a message of which only the beginning is kept")
+    error_reason: str
+    retry_count: int
+    max_retries: int
+    cycle: int
+    replay_count: int
+    first_failed_at: datetime
+    last_failed_at: datetime
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way
+    @property
+    def id(self) -> str:
+        """The id that orders and the audit log name it by."""
+        return audit_id(self.message_id)
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's own way
+    @property
+    def version(self) -> str:
+        """What changes with the record: within a cycle the status only goes on."""
+        return version_of(self.cycle, self.status)
+
+
+class MessageFilter(BaseModel):
+    """Which dead messages a list has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tenant: str | None = None
+    status: MessageStatus | None = None
+    queue: str | None = None
+
+
+def audit_id(message_id: UUID) -> str:
+    """Return a message's id in the audit log."""
+    return f"{_PREFIX}{message_id}"
+
+
+def version_of(cycle: int, status: str) -> str:
+    """Return the version of a record."""
+    return f"{cycle}-{status}"
+
+
+def parse_id(text: str) -> UUID | None:
+    """Read a message's id, with its prefix or without."""
+    try:
+        return UUID(text.removeprefix(_PREFIX))
+    except ValueError:
+        return None
+
+
+# A message that is given up while its record is open, in a delivery that came twice, changes nothing.
+_PUT: Final = """
+    INSERT INTO dead_messages AS known (tenant, message_id, kind, source_queue, original_queue, original_payload,
+                                        error_reason, retry_count, max_retries, full_size)
+    SELECT $1, message_id, kind, $2, queue, payload, reason, retry_count, max_retries, full_size
+    FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::integer[], $9::integer[],
+                $10::bigint[])
+        AS given (message_id, kind, queue, payload, reason, retry_count, max_retries, full_size)
+    ON CONFLICT (tenant, message_id) DO UPDATE SET
+        kind = excluded.kind, status = 'pending', original_queue = excluded.original_queue,
+        original_payload = excluded.original_payload, error_reason = excluded.error_reason,
+        retry_count = excluded.retry_count, max_retries = excluded.max_retries, cycle = known.cycle + 1,
+        full_size = excluded.full_size,
+        last_failed_at = now(), updated_at = now()
+    WHERE known.status <> 'pending'
+    RETURNING message_id, cycle
+"""
+AUDIT: Final = """
+    INSERT INTO audit_log (tenant, action, dead_letter, actor, reason, request_id, before, after)
+    SELECT $1, $2, letter, $4, $5, $6, before, after
+    FROM unnest($3::text[], $7::jsonb[], $8::jsonb[]) AS given (letter, before, after)
+"""
+
+
+async def put_dead(connection: Connection, tenant: str, source: str, messages: Sequence[NewDeadMessage]) -> None:
+    """Record messages that were given up, each once."""
+    rows = sorted({message.message_id: message for message in messages}.values(), key=lambda each: each.message_id)
+    written = await connection.fetch(
+        _PUT,
+        tenant,
+        source,
+        [row.message_id for row in rows],
+        [row.kind.value for row in rows],
+        [row.original_queue for row in rows],
+        [row.original_payload for row in rows],
+        [row.error_reason for row in rows],
+        [row.retry_count for row in rows],
+        [row.max_retries for row in rows],
+        [row.full_size for row in rows],
+    )
+    await connection.execute(
+        AUDIT,
+        tenant,
+        Action.DEAD_LETTERED.value,
+        [audit_id(row["message_id"]) for row in written],
+        SYSTEM,
+        None,
+        None,
+        [None] * len(written),
+        [json_text({"status": MessageStatus.PENDING, "cycle": row["cycle"]}) for row in written],
+    )
+
+
+_REPLAYED: Final = """
+    UPDATE dead_messages SET status = 'replayed', updated_at = now()
+    WHERE tenant = $1 AND message_id = ANY($2) AND status = 'replaying' RETURNING message_id
+"""
+
+
+async def mark_replayed(connection: Connection, tenant: str, message_ids: Sequence[UUID]) -> None:
+    """Note that replayed messages were sent."""
+    rows = await connection.fetch(_REPLAYED, tenant, message_ids)
+    await connection.execute(
+        AUDIT,
+        tenant,
+        Action.REPLAY_OUTCOME.value,
+        [audit_id(row["message_id"]) for row in rows],
+        SYSTEM,
+        None,
+        None,
+        [json_text({"status": MessageStatus.REPLAYING})] * len(rows),
+        [json_text({"status": MessageStatus.REPLAYED})] * len(rows),
+    )
+
+
+_COLUMNS: Final = """
+    tenant, message_id, kind, status, source_queue, original_queue, octet_length(original_payload) AS payload_size,
+    full_size, error_reason, retry_count, max_retries, cycle, replay_count, first_failed_at, last_failed_at
+"""
+
+
+async def list_dead(pool: Pool, wanted: MessageFilter, limit: int, cursor: str | None = None) -> Page[DeadMessage]:
+    """Return a page of dead messages, the newest failure first."""
+    check_limit(limit)
+    query = Query()
+    for column, value in (("tenant", wanted.tenant), ("status", wanted.status), ("original_queue", wanted.queue)):
+        if value is not None:
+            query.where(f"{column} = {{}}", clean(value))
+    if place := read_cursor(cursor, wanted):
+        last_id = parse_id(place.id)
+        if last_id is None:
+            raise InvalidInput("the cursor is not one that a list gave: start again without one")
+        query.where("(last_failed_at, message_id) < ({}, {}::uuid)", place.at, last_id)
+    async with reading(pool, wanted.tenant, in_order=True) as connection:
+        records = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM dead_messages WHERE {query.sql} "  # noqa: S608
+            f"ORDER BY last_failed_at DESC, message_id DESC LIMIT {query.add(limit + 1)}",
+            *query.parameters,
+        )
+    rows = [DeadMessage.model_validate(dict(record)) for record in records]
+    more = len(rows) > limit
+    last = rows[limit - 1] if more else None
+    following = write_cursor(Place(last.last_failed_at, str(last.message_id)), wanted) if last else None
+    return Page(rows[:limit], following)
+
+
+async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[DeadMessage]:
+    """Return the dead message of that id; without a tenant, of all tenants that have one."""
+    async with reading(pool, tenant) as connection:
+        records = await connection.fetch(
+            f"SELECT {_COLUMNS} FROM dead_messages WHERE message_id = $1 ORDER BY tenant",  # noqa: S608
+            message_id,
+        )
+    return [DeadMessage.model_validate(dict(record)) for record in records]
+
+
+async def read_payload(pool: Pool, message: DeadMessage, most: int | None = None) -> bytes:
+    """Return what a dead message carries, or so many bytes of its beginning."""
+    async with reading(pool, message.tenant) as connection:
+        payload: bytes = await connection.fetchval(
+            """
+            SELECT substring(original_payload FOR coalesce($3, octet_length(original_payload)))
+            FROM dead_messages WHERE tenant = $1 AND message_id = $2
+            """,
+            message.tenant,
+            message.message_id,
+            most,
+        )
+    return payload

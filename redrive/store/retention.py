@@ -1,0 +1,98 @@
+"""Deleting what is over and old, in small batches. What is open is out of reach: the database's functions see to it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from redrive.errors import RedriveError
+from redrive.postgres.tenancy import Pool, reading, transaction
+from redrive.retention import Kind, RetentionSettings
+from redrive.store.audit.log import verify
+
+BATCH: Final = 500
+# In this order: a run's row stays until its dead letters and its event are gone.
+_TABLES: Final = {
+    Kind.BULK: ("bulk",),
+    Kind.APPROVALS: ("approvals",),
+    Kind.DEAD_EVENTS: ("dead_events",),
+    Kind.DEAD_MESSAGES: ("dead_messages",),
+    Kind.EVENTS: ("events",),
+    Kind.DEAD_LETTERS: ("dead_letters", "refused_messages", "alerts"),
+    Kind.RUNS: ("runs",),
+}
+_PURGE: Final = "SELECT * FROM purge($1, $2, $3, $4, $5, $6, $7)"
+
+
+@dataclass(frozen=True)
+class Purged:
+    """How many rows of a kind a batch has deleted, or would delete."""
+
+    tenant: str
+    kind: Kind
+    count: int
+
+
+class AuditNotWhole(RedriveError):
+    """An audit log that was changed is not cut: the cut would do away with the traces of that."""
+
+    code = "audit_broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purge:
+    """What to purge: whose, how old, by whom; `dry_run` counts only."""
+
+    keep: RetentionSettings
+    who: str
+    dry_run: bool = False
+    batch: int = BATCH
+
+
+async def tenants(pool: Pool) -> list[str]:
+    """Return all tenants that have rows. Owners' own audit log belongs to none of them."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch("SELECT DISTINCT * FROM tenants_with_rows() AS tenant ORDER BY tenant")
+    return [row["tenant"] for row in rows if row["tenant"] != "*"]
+
+
+async def purge_tenant(pool: Pool, tenant: str, wish: Purge) -> AsyncIterator[Purged]:
+    """Purge a tenant batch by batch, each in a transaction of its own: it may be cut off anywhere."""
+    now = datetime.now(UTC)
+    for kind, tables in _TABLES.items():
+        keep = wish.keep.of(kind)
+        for table in tables if keep is not None else ():
+            async for count in _purge_table(pool, tenant, table, now - (keep or timedelta()), wish):
+                yield Purged(tenant, kind, count)
+    if wish.keep.audit is not None:
+        async for count in _cut_audit(pool, tenant, wish.keep.audit, wish):
+            yield Purged(tenant, Kind.AUDIT, count)
+
+
+async def _purge_table(pool: Pool, tenant: str, table: str, before: datetime, wish: Purge) -> AsyncIterator[int]:
+    at: datetime | None = None
+    last: str | None = None
+    while True:
+        async with transaction(pool, tenant) as connection:
+            row = await connection.fetchrow(_PURGE, table, before, wish.batch, at, last, wish.who, wish.dry_run)
+        if row is None or row["seen"] == 0:
+            return
+        yield row["deleted"]
+        at, last = row["last_at"], row["last_id"]
+
+
+async def _cut_audit(pool: Pool, tenant: str, keep: timedelta, wish: Purge) -> AsyncIterator[int]:
+    due = await _cut(pool, tenant, keep, wish, dry_run=True)
+    if wish.dry_run or not due:
+        yield due
+        return
+    if any(not proof.is_whole for proof in await verify(pool, tenant)):
+        raise AuditNotWhole(f"the audit log of tenant {tenant!r} was changed, so it is not cut: `redrive audit verify`")
+    while count := await _cut(pool, tenant, keep, wish, dry_run=False):
+        yield count
+
+
+async def _cut(pool: Pool, tenant: str, keep: timedelta, wish: Purge, *, dry_run: bool) -> int:
+    async with transaction(pool, tenant) as connection:
+        count: int = await connection.fetchval("SELECT cut_audit($1, $2, $3, $4)", keep, wish.batch, wish.who, dry_run)
+    return count

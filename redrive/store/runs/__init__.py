@@ -1,0 +1,1 @@
+"""What lists need to know of runs and their steps."""

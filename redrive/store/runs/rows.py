@@ -1,0 +1,101 @@
+"""Runs, as far as lists need them: the truth about a run is in Temporal."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from redrive.contracts import RunStatus, RunSummary
+from redrive.moments import Moment
+from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.tenancy import Pool, reading
+from redrive.postgres.text import clean, json_text
+
+_COLUMNS: Final = "run_id, tenant, pipeline, status, failed_step, category, started_at, closed_at"
+
+
+async def put_finished(
+    pool: Pool,
+    *,
+    run_id: str,
+    tenant: str,
+    pipeline: str,
+    status: RunStatus,
+    correlation_id: str | None,
+    key: str | None,
+    started_at: datetime,
+    step: str | None = None,
+    cycle: int | None = None,
+    claim: dict[str, Any] | None = None,
+) -> None:
+    """Write where a run ended, and what the row of its key (`keys.run_claim`) says of it, in one round trip.
+
+    With the step and the cycle that it ended with, a try of that cycle which comes after the run was parked is ignored.
+    """
+    given = {
+        "run_id": run_id,
+        "tenant": tenant,
+        "pipeline": pipeline,
+        "status": status,
+        "correlation_id": correlation_id,
+        "idempotency_key": key,
+        "started_at": started_at,
+        "step": step,
+        "cycle": cycle,
+        "claim": claim,
+    }
+    await pool.execute("SELECT put_run($1)", json_text(given))
+
+
+class RunFilter(BaseModel):
+    """Which runs. `tenant` None means all; `since` and `until` are about the start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tenant: str | None = None
+    status: RunStatus | None = None
+    pipeline: str | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str | None = None) -> Page[RunSummary]:
+    """Return the newest runs that have a row, after the cursor of the page before."""
+    check_limit(limit)
+    query = _query(chosen, read_cursor(cursor, chosen))
+    async with reading(pool, chosen.tenant, in_order=True) as connection:
+        records = await connection.fetch(_select(chosen, query, query.add(limit + 1)), *query.parameters)
+    rows = [RunSummary.model_validate(dict(record)) for record in records[:limit]]
+    if len(records) <= limit:
+        return Page(rows, None)
+    return Page(rows, write_cursor(Place(rows[-1].started_at, rows[-1].run_id), chosen))
+
+
+def _query(chosen: RunFilter, place: Place | None) -> Query:
+    query = Query()
+    if chosen.status is not None:
+        query.where("status = {}", chosen.status.value)
+    if chosen.pipeline is not None:
+        query.where("pipeline = {}", clean(chosen.pipeline))
+    if chosen.since is not None:
+        query.where("started_at >= {}", chosen.since)
+    if chosen.until is not None:
+        query.where("started_at < {}", chosen.until)
+    if place is not None:
+        query.where("(started_at, run_id) < ({}, {})", place.at, place.id)
+    return query
+
+
+def _select(chosen: RunFilter, query: Query, limit: str) -> str:
+    order = "ORDER BY started_at DESC, run_id DESC"
+    if chosen.tenant is None:
+        return f"SELECT {_COLUMNS} FROM runs WHERE {query.sql} {order} LIMIT {limit}"  # noqa: S608
+    tenant = query.add(chosen.tenant)
+    return f"SELECT {_COLUMNS} FROM runs WHERE tenant = {tenant} AND {query.sql} {order} LIMIT {limit}"  # noqa: S608
+
+
+async def get_run(pool: Pool, tenant: str | None, run_id: str) -> RunSummary | None:
+    """Return the row of a run: also of one that Temporal has forgotten."""
+    async with reading(pool, tenant) as connection:
+        record = await connection.fetchrow(f"SELECT {_COLUMNS} FROM runs WHERE run_id = $1", clean(run_id))  # noqa: S608
+    return RunSummary.model_validate(dict(record)) if record else None

@@ -1,0 +1,149 @@
+"""`redrive audit …`: what was done to dead letters, by whom and why, and the proof that nobody changed it."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.table import Table
+
+from redrive.errors import InvalidInput
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.settings import read_settings
+from redrive.starter.cli.audit_heads import read_heads
+from redrive.starter.cli.dead_letters.views import audit_facts
+from redrive.starter.cli.errors import AuditBroken, HeadCut, WrongUsage
+from redrive.starter.cli.records import find_letter, letter_id, open_records
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, errors, plain
+from redrive.store.audit import log as audit
+from redrive.store.audit.heads import Head, Match, compare, read_head
+from redrive.store.audit.lists import AuditLine, list_audit
+from redrive.store.audit.log import Proof
+
+app = App(name="audit", help="The audit log: read it, prove that nobody changed it.")
+
+
+@app.command
+async def verify(
+    *, tenant: str | None = None, head: str | None = None, heads: Path | None = None, json: Json = False
+) -> None:
+    """Recompute the audit log's chain of hashes. The exit code is 0 when it is whole, 1 when it was changed.
+
+    A head that was noted elsewhere proves that nobody rewrote the whole chain since. Workers note them every hour.
+
+    **Examples**
+
+    `redrive audit verify --tenant acme --head 1203:9f2c…`
+
+    `redrive audit verify --heads /var/lib/redrive/audit-heads.jsonl`
+
+    Parameters
+    ----------
+    tenant
+        Only the log of this tenant.
+    head
+        A head of this tenant's log that was noted earlier, as it was printed; it needs `--tenant`.
+    heads
+        A file of heads that workers have written (`file` in `REDRIVE_AUDIT_ANCHOR`); all are compared.
+    """
+    noted = [*_given_head(tenant, head), *(read_heads(heads, tenant) if heads else [])]
+    async with open_records(read_settings()) as pool:
+        proofs = await audit.verify(pool, tenant)
+        matches = await compare(pool, noted)
+    if tenant is not None and not proofs:
+        raise InvalidInput(f"--tenant {tenant!r}: has no audit log, so there is nothing to verify")
+    broken = [proof for proof in proofs if not proof.is_whole]
+    if json:
+        compared = [{"tenant": one.tenant, "head": str(one), "match": match} for one, match in matches]
+        print_json({"whole": not broken, "tenants": proofs, "heads": compared})
+    elif proofs:
+        console.print(_proofs_table(proofs))
+    else:
+        errors.print("the audit log is empty")
+    if broken:
+        first = broken[0]
+        raise AuditBroken(
+            f"the audit log of tenant {first.tenant!r} was changed: row {first.first_broken} is the first that is "
+            "missing or does not fit the one before it"
+        )
+    _check_heads(matches)
+
+
+def _given_head(tenant: str | None, head: str | None) -> list[Head]:
+    if head is None:
+        return []
+    if tenant is None:
+        raise WrongUsage("--head: also needs --tenant, whose head it is")
+    return [read_head(tenant, head)]
+
+
+def _check_heads(matches: list[tuple[Head, Match]]) -> None:
+    """Raise for the first head that does not fit, and for a tenant whose heads are all older than the last cut."""
+    for head, match in matches:
+        if match is Match.MISSING:
+            raise AuditBroken(f"the audit log of tenant {head.tenant!r} has lost its end: row {head.number} is missing")
+        if match is Match.DIFFERS:
+            raise AuditBroken(
+                f"the audit log of tenant {head.tenant!r} was rewritten: row {head.number} is not the one whose head "
+                "was noted"
+            )
+    fitting = {head.tenant for head, match in matches if match is Match.FITS}
+    cut = next((head for head, match in matches if match is Match.CUT and head.tenant not in fitting), None)
+    if cut:
+        raise HeadCut(
+            f"row {cut.number} of tenant {cut.tenant!r} was cut off by retention (an `audit_cut` in the log says up to "
+            "where): compare with a head that was noted later"
+        )
+
+
+def _proofs_table(proofs: list[Proof]) -> Table:
+    table = Table("tenant", "entries", "cut off", "verdict", "head", box=None, header_style="bold")
+    for proof in proofs:
+        verdict = "whole" if proof.is_whole else f"BROKEN at row {proof.first_broken}"
+        table.add_row(proof.tenant, str(proof.entries), str(proof.cut), verdict, proof.head)
+    return table
+
+
+@app.command(name="list")
+async def list_entries(
+    *,
+    letter: str | None = None,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    json: Json = False,
+) -> None:
+    """List what was done to dead letters, the newest first.
+
+    **Example**
+
+    `redrive audit list --letter run-01a1e2177540731697934191006e66dd/charge`
+
+    Parameters
+    ----------
+    letter
+        Only what was done to this dead letter: its id, or its run and step as `run-…/step`.
+    tenant
+        Only what was done in this tenant.
+    limit
+        How many at the most.
+    """
+    async with open_records(read_settings()) as pool:
+        lines = await list_audit(pool, tenant, letter and letter_id(letter), limit)
+        if letter is not None and not lines:
+            # Names an id that nobody has; a letter without a line in this tenant is an empty list.
+            await find_letter(pool, letter)
+    if json:
+        print_json(lines)
+    elif lines:
+        console.print(_lines_table(lines))
+    else:
+        errors.print("no entries")
+
+
+def _lines_table(lines: list[AuditLine]) -> Table:
+    headers = ("tenant", "no.", "at", "action", "by", "reason", "request id", "dead letter")
+    table = Table(*headers, box=None, header_style="bold")
+    for line in lines:
+        table.add_row(line.tenant, str(line.number), *audit_facts(line), plain(line.dead_letter or ""))
+    return table

@@ -1,0 +1,1 @@
+"""`redrive bulk …`."""

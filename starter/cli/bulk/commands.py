@@ -1,0 +1,186 @@
+"""`redrive bulk plan|replay|resolve|discard`: one order for many dead letters, planned first."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from redrive import Redrive
+from redrive.bulk import BulkOrder, BulkPlan
+from redrive.dead_letters import Mode, Verb
+from redrive.errors import UnsafeEffects
+from redrive.keys import new_request_id
+from redrive.settings import read_settings
+from redrive.starter.cli.bulk.options import ALL, USUAL, Care, Chosen, bulk_order
+from redrive.starter.cli.bulk.progress import follow_bulk, judge
+from redrive.starter.cli.bulk.views import plan_view
+from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
+from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
+
+Set = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--set",
+        allow_leading_hyphen=True,
+        negative=(),
+        help="Change a field of each step's input: `path=value`, with JSON as the value. Misfits are skipped.",
+    ),
+]
+Patch = Annotated[
+    Path | None,
+    Parameter(allow_leading_hyphen=True, help="Change each input by this JSON Merge Patch; `-` reads stdin."),
+]
+FromStep = Annotated[str | None, Parameter(help="Begin at this earlier step; it and those after it run again.")]
+StepOnly = Annotated[bool, Parameter(help="Run the dead steps alone; the runs then wait for `redrive run continue`.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How the command is carried out."""
+
+    plan: Annotated[str | None, Parameter(help="Start only if the plan still has this hash.")] = None
+    by: By = None
+    request_id: RequestId = None
+    dry_run: Annotated[bool, Parameter(help="Print the plan and change nothing.")] = False
+    detach: Annotated[bool, Parameter(help="Return as soon as it is started.")] = False
+    yes: Yes = False
+    json: Json = False
+
+
+ASKING = Manner()
+
+
+async def plan(
+    *,
+    chosen: Chosen = ALL,
+    care: Care = USUAL,
+    from_step: FromStep = None,
+    step_only: StepOnly = False,
+    set_: Set = None,
+    patch: Patch = None,
+    json: Json = False,
+) -> None:
+    """Say what a bulk replay would do: how many, which steps run again, which effects that repeats. Changes nothing.
+
+    **Example**
+
+    `redrive bulk plan --fingerprint 0ad588dac293f45a`
+    """
+    order = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
+    redrive = await Redrive.connect(read_settings())
+    _print_plan(await redrive.bulk.plan(order), json=json)
+
+
+async def replay(
+    *,
+    reason: Reason,
+    chosen: Chosen = ALL,
+    care: Care = USUAL,
+    manner: Manner = ASKING,
+    from_step: FromStep = None,
+    step_only: StepOnly = False,
+    set_: Set = None,
+    patch: Patch = None,
+    allow_unsafe: Annotated[bool, Parameter(help="Say yes to repeating effects that no key guards.")] = False,
+) -> None:
+    """Replay many dead letters: those there are now, no others. Shows progress until all have ended.
+
+    **Examples**
+
+    `redrive bulk replay --fingerprint 0ad588dac293f45a --reason "the provider is back" --canary 5`
+
+    `redrive bulk replay --pipeline order --since 2h --reason "the provider is back" --rate 20 --stop-percent 5`
+    """
+    order = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
+    await _carry_out(order, manner, reason, allow_unsafe=allow_unsafe)
+
+
+async def resolve(
+    *,
+    reason: Reason,
+    chosen: Chosen = ALL,
+    care: Care = USUAL,
+    manner: Manner = ASKING,
+    output: Annotated[str | None, Parameter(help="What each step would have returned, as JSON.")] = None,
+    output_file: Annotated[
+        Path | None, Parameter(allow_leading_hyphen=True, help="Read the output from this file; `-` reads stdin.")
+    ] = None,
+) -> None:
+    """Close many dead letters with one output: their runs go on as if the steps had returned it.
+
+    **Example**
+
+    `redrive bulk resolve --step notify --output '{"sent": false}' --reason "mails are not needed any more"`
+    """
+    document = chosen_output(output, output_file)
+    await _carry_out(bulk_order(Verb.RESOLVE, chosen, care, output=document), manner, reason)
+
+
+async def discard(*, reason: Reason, chosen: Chosen = ALL, care: Care = USUAL, manner: Manner = ASKING) -> None:
+    """Give many dead letters up: their runs end FAILED. `redrive bulk ignore` is the same.
+
+    **Example**
+
+    `redrive bulk discard --pipeline import --until 30d --reason "too old"`
+    """
+    await _carry_out(bulk_order(Verb.DISCARD, chosen, care), manner, reason)
+
+
+def _replay(
+    chosen: Chosen, care: Care, *, from_step: str | None, step_only: bool, set_: list[str] | None, patch: Path | None
+) -> BulkOrder:
+    mode = Mode.STEP_ONLY if step_only else Mode.FROM_STEP
+    edit = input_patch(set_ or [], patch)
+    return bulk_order(Verb.REPLAY, chosen, care, mode=mode, from_step=from_step, input_patch=edit)
+
+
+def _print_plan(plan: BulkPlan, *, json: bool) -> None:
+    if json:
+        print_json(plan)
+    else:
+        console.print(plan_view(plan))
+
+
+async def _carry_out(order: BulkOrder, manner: Manner, reason: str, *, allow_unsafe: bool = False) -> None:
+    settings = read_settings()
+    who = asked_by(manner.by)
+    redrive = await Redrive.connect(settings)
+    plan = await redrive.bulk.plan(order)
+    if manner.dry_run:
+        _print_plan(plan, json=manner.json)
+        return
+    if plan.unsafe and not allow_unsafe:
+        raise UnsafeEffects(f"{', '.join(plan.unsafe)}: repeats effects that no key guards; add --allow-unsafe")
+    if not manner.yes:
+        errors.print(plan_view(plan))
+        confirm(f"{order.verb.capitalize()} these {plan.count} dead letters?", yes=False)
+    async with open_records(settings) as pool:
+        answer = await redrive.bulk.start(
+            plan.model_copy(update={"hash": manner.plan or plan.hash}),
+            requested_by=who,
+            reason=reason,
+            allow_unsafe=allow_unsafe,
+            request_id=manner.request_id or new_request_id(),
+            person=own_person(),
+        )
+        if manner.detach:
+            _print_started(answer.bulk_id, answer.message, json=manner.json)
+            return
+        if not manner.json:
+            _print_started(answer.bulk_id, answer.message, json=False)
+        view = await follow_bulk(pool, answer.bulk_id, quiet=manner.json)
+    if manner.json:
+        print_json(view)
+    judge(view)
+
+
+def _print_started(bulk_id: str, message: str, *, json: bool) -> None:
+    if json:
+        print_json({"id": bulk_id, "message": message})
+    else:
+        console.print(f"{bulk_id} started: {message}", markup=False, soft_wrap=True)

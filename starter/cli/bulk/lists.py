@@ -1,0 +1,210 @@
+"""`redrive bulk …`: look at bulk operations, pause, resume and stop them. The orders are in `bulk_orders.py`."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from redrive import Redrive
+from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
+from redrive.contracts import DEFAULT_TENANT
+from redrive.settings import read_settings
+from redrive.starter.cli.bulk.progress import follow_bulk, judge
+from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
+from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, errors
+from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
+
+app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one order.")
+app.command("redrive.starter.cli.bulk.commands:plan")
+app.command("redrive.starter.cli.bulk.commands:replay")
+app.command("redrive.starter.cli.bulk.commands:resolve")
+app.command("redrive.starter.cli.bulk.commands:discard", name=["discard", "ignore"])
+
+Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, as it was printed at its start.")]
+
+
+@app.command
+async def show(bulk: Bulk, /, *, json: Json = False) -> None:
+    """Show a bulk operation: how far it is, who asked for it and why, and how it ended.
+
+    **Example**
+
+    `redrive bulk show bulk-6e66dd01a1e2177540731697934191a0`
+    """
+    async with open_records(read_settings()) as pool:
+        view = await get_bulk(pool, None, bulk)
+    if json:
+        print_json(view)
+    else:
+        console.print(bulk_view(view))
+
+
+@app.command
+async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
+    """Follow a bulk operation until it has ended. Ctrl-C ends the watching.
+
+    **Example**
+
+    `redrive bulk watch bulk-6e66dd01a1e2177540731697934191a0`
+    """
+    async with open_records(read_settings()) as pool:
+        await get_bulk(pool, None, bulk)
+        view = await follow_bulk(pool, bulk, quiet=json)
+    if json:
+        print_json(view)
+    judge(view)
+
+
+@app.command(name="list")
+async def list_operations(
+    *,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=100))] = 20,
+    json: Json = False,
+) -> None:
+    """List the newest bulk operations.
+
+    **Example**
+
+    `redrive bulk list --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    limit
+        How many at the most.
+    """
+    async with open_records(read_settings()) as pool:
+        views = await list_bulks(pool, tenant, limit)
+    if json:
+        print_json(views)
+    elif views:
+        console.print(bulks_table(views))
+    else:
+        errors.print("no bulk operations")
+
+
+@app.command
+async def items(
+    bulk: Bulk,
+    /,
+    *,
+    status: Annotated[ItemStatus | None, Parameter(name_transform=str.lower)] = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=PAGE_LIMIT))] = 100,
+    after: int | None = None,
+    json: Json = False,
+) -> None:
+    """List the items of a bulk operation and what became of each, in the order in which they are sent.
+
+    **Example**
+
+    `redrive bulk items bulk-6e66dd01a1e2177540731697934191a0 --status failed`
+
+    Parameters
+    ----------
+    status
+        Only those with this status.
+    limit
+        How many at the most.
+    after
+        Where the page before ended, as it was printed there.
+    """
+    async with open_records(read_settings()) as pool:
+        view = await get_bulk(pool, None, bulk)
+        asked = ItemsRequest(tenant=view.tenant, bulk_id=bulk, status=status, limit=limit, after=after)
+        page = await list_items(pool, view.tenant, asked)
+    if json:
+        print_json(page)
+        return
+    if page.items:
+        console.print(items_table(page.items))
+    else:
+        errors.print("no items")
+    if page.after is not None:
+        errors.print(f"there are more: add --after {page.after}", markup=False)
+
+
+@app.command
+async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """Send nothing more for now; what is under way ends.
+
+    **Example**
+
+    `redrive bulk pause bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is slow"`
+    """
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.pause(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
+
+
+@app.command
+async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """Go on after a pause.
+
+    **Example**
+
+    `redrive bulk resume bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is well"`
+    """
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.resume(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
+
+
+@app.command
+async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+    """End it: what is under way ends, the rest is skipped.
+
+    **Example**
+
+    `redrive bulk stop bulk-6e66dd01a1e2177540731697934191a0 --reason "too many fail"`
+    """
+    redrive, tenant = await _find(bulk)
+    answer = await redrive.bulk.stop(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
+    _finish(answer, json=json)
+
+
+async def _find(bulk: str) -> tuple[Redrive, str]:
+    """Return a client, and the tenant that a bulk operation is of."""
+    settings = read_settings()
+    redrive = await Redrive.connect(settings)
+    async with open_records(settings) as pool:
+        return redrive, (await get_bulk(pool, None, bulk)).tenant
+
+
+def _finish(answer: BulkAnswer, *, json: bool) -> None:
+    if json:
+        print_json(answer)
+    else:
+        console.print(answer.message, markup=False, soft_wrap=True)
+
+
+@app.command
+async def approve(
+    plan: Annotated[str, Parameter(name="PLAN", help="The hash that the plan has.")],
+    /,
+    *,
+    reason: Reason,
+    tenant: str = DEFAULT_TENANT,
+    by: By = None,
+) -> None:
+    """Say yes to a plan that somebody else tried to start. Needed where workers have `REDRIVE_APPROVALS=on`.
+
+    Plan it yourself first, with the same words and the `--until` that the plan shows: the hash must be the same. You
+    are your account here, whatever `--by` says.
+
+    **Example**
+
+    `redrive bulk approve 41d2f0… --reason "three groups, all of the outage"`
+
+    Parameters
+    ----------
+    tenant
+        The tenant that the plan is about.
+    """
+    redrive = await Redrive.connect(read_settings())
+    await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())
+    console.print(f"approved: {plan}; it can be started now, once", markup=False)

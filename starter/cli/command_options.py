@@ -1,0 +1,98 @@
+"""What all orders have in common: who gives them and why, and how the answer is shown."""
+
+import getpass
+import os
+import pwd
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+from pydantic import ValidationError
+
+from redrive.access import account
+from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput, OrderRefused
+from redrive.keys import new_request_id
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, Yes, console
+
+Letter = Annotated[str, Parameter(name="ID", help="The dead letter's id, or its run and step as `run-…/step`.")]
+Reason = Annotated[str, Parameter(help="Why; kept in the audit log.")]
+By = Annotated[str | None, Parameter(help="Who gives the order; without it, the name of your account.")]
+RequestId = Annotated[
+    str | None, Parameter(help="The same id again is the same order: it is carried out once and answered alike.")
+]
+
+
+OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
+
+
+AssignTo = Annotated[str | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a command is carried out."""
+
+    yes: bool
+    json: bool
+    dry_run: bool = False
+    wait: bool = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Giving:
+    """The options of every order that is confirmed and answered."""
+
+    reason: Reason
+    by: By = None
+    request_id: RequestId = None
+    yes: Yes = False
+    json: Json = False
+
+    @property
+    def manner(self) -> Manner:
+        """How the order is carried out."""
+        return Manner(yes=self.yes, json=self.json)
+
+    def order(self, kind: type[OrderType], **fields: Any) -> OrderType:
+        """Make the order, or say which field is wrong."""
+        return made(kind, by=self.by, reason=self.reason, request_id=self.request_id, **fields)
+
+
+def asked_by(by: str | None) -> str:
+    """Return who gives an order."""
+    if by is not None:
+        return by
+    try:
+        return os.environ.get("USER") or getpass.getuser()
+    except (KeyError, OSError):
+        raise InvalidInput("--by: say who gives the order, this account has no name") from None
+
+
+def own_person() -> str:
+    """Return who answers for what is done on this command line: the account, whatever `--by` and USER say."""
+    try:
+        return account(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return account(str(os.getuid()))
+
+
+def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> OrderType:
+    """Make an order, or say which field is wrong."""
+    try:
+        return kind(request_id=request_id or new_request_id(), requested_by=asked_by(by), reason=reason, **fields)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from error
+
+
+def finish(answer: Answer, *, json: bool) -> None:
+    """Show the answer to an order, and raise when it was refused."""
+    if json:
+        print_json(answer)
+    if not answer.accepted:
+        raise OrderRefused(f"refused: {answer.message}")
+    if not json:
+        console.print(answer.message, markup=False, soft_wrap=True)

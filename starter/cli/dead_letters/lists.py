@@ -1,0 +1,213 @@
+"""`redrive dlq …`: look at dead letters. The orders are in `orders.py`."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from redrive.dead_letters import LetterStatus
+from redrive.errors import Category, Unavailable
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.postgres.tenancy import Pool
+from redrive.settings import Settings, read_settings
+from redrive.starter.cli.command_options import Letter
+from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
+from redrive.starter.cli.records import database_errors, find_letter, find_story, open_records
+from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_PATIENCE
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, errors
+from redrive.starter.cli.times import page_cursor, parse_moment, read_page_cursor
+from redrive.starter.stack.state import find_running
+from redrive.store.dead_letters.figures import stats as letter_stats
+from redrive.store.dead_letters.lists import LetterFilter, list_letters
+from redrive.store.dead_letters.models import LetterRecord, LetterRow
+
+app = App(name="dlq", help="Dead letters: look at them, replay them, close them.")
+app.command("redrive.starter.cli.dead_letters.commands:replay")
+app.command("redrive.starter.cli.dead_letters.commands:resolve")
+app.command("redrive.starter.cli.dead_letters.commands:discard", name=["discard", "ignore"])
+app.command("redrive.starter.cli.dead_letters.commands:restart")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which dead letters.
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    status
+        Only those with this status.
+    pipeline
+        Only those of this pipeline.
+    module
+        Only those of this module.
+    step
+        Only those of this step.
+    category
+        Only failures of this category.
+    fingerprint
+        Only failures that look alike; `redrive dlq stats` shows the fingerprints.
+    since
+        Only those that failed last since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
+    until
+        Only those that failed last before then.
+    text
+        A run id, correlation id or idempotency key; or a part of the error's text.
+    """
+
+    tenant: str | None = None
+    status: LetterStatus | None = None
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Annotated[Category | None, Parameter(name_transform=str.lower)] = None
+    fingerprint: str | None = None
+    since: str | None = None
+    until: str | None = None
+    text: str | None = None
+
+    def filter(self, now: datetime) -> LetterFilter:
+        """Return it as the records are asked; times are counted back from now."""
+        moments = {
+            "since": parse_moment("--since", self.since, now),
+            "until": parse_moment("--until", self.until, now),
+        }
+        return LetterFilter(**(vars(self) | moments))
+
+
+@app.command(name="list")
+async def list_dead_letters(
+    *,
+    chosen: Choice | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List dead letters, the newest failure first.
+
+    **Examples**
+
+    `redrive dlq list --status pending --pipeline order --since 2h`
+
+    `redrive dlq list --text "card declined" --json | jq -r '.dead_letters[].id'`
+
+    Parameters
+    ----------
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    place, now = read_page_cursor(cursor, datetime.now(UTC))
+    wanted = (chosen or Choice()).filter(now)
+    async with open_records(read_settings()) as pool:
+        page = await list_letters(pool, wanted, limit, place)
+    following = page_cursor(page.cursor, now) if page.cursor else None
+    if json:
+        print_json({"dead_letters": page.rows, "cursor": following})
+    else:
+        _print_page(page.rows, following)
+
+
+def _print_page(rows: Sequence[LetterRow], following: str | None) -> None:
+    if rows:
+        console.print(letters_table(rows))
+    else:
+        errors.print("no dead letters" + (" on this page" if following else ""))
+    if following:
+        errors.print(f"there are more: add --cursor {following}", markup=False)
+
+
+@app.command
+async def show(letter: Letter, /, *, json: Json = False) -> None:
+    """Show the whole story of a dead letter: what failed, every cycle and try, the input, what was done about it.
+
+    **Examples**
+
+    `redrive dlq show dead-letter-run-01a1e2177540731697934191006e66dd-charge`
+
+    `redrive dlq show run-01a1e2177540731697934191006e66dd/charge --json | jq .failure_history`
+    """
+    settings = read_settings()
+    async with open_records(settings) as pool:
+        record, trail = await find_story(pool, letter)
+    links = web_links(settings, record.run_id, record.id)
+    if json:
+        print_json(record.model_dump(mode="json") | {"audit": trail, "links": links})
+    else:
+        console.print(letter_story(record, trail, links))
+
+
+def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
+    """Return where the Temporal Web UI shows the run and the dead letter, when the embedded stack has one."""
+    info = find_running(settings.state_dir)
+    if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
+        return {}
+    place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
+    return {"run in Temporal": f"{place}/{run_id}", "letter in Temporal": f"{place}/{letter}"}
+
+
+@app.command
+async def watch(letter: Letter, /, *, json: Json = False) -> None:
+    """Follow a dead letter until it is closed: replayed, resolved or discarded. Ctrl-C ends the watching.
+
+    **Example**
+
+    `redrive dlq watch run-01a1e2177540731697934191006e66dd/charge`
+    """
+    async with open_records(read_settings()) as pool:
+        record = await find_letter(pool, letter)
+        said = None
+        while True:
+            change = (record.status, record.cycle, record.orphaned, record.blocked_by)
+            if change != said and not json:
+                console.print(watched_line(record, datetime.now(UTC)), soft_wrap=True)
+            said = change
+            if record.status.closed:
+                break
+            await asyncio.sleep(INTERVAL)
+            record = await _read_again(pool, record.id)
+    if json:
+        print_json(record)
+
+
+async def _read_again(pool: Pool, letter: str) -> LetterRecord:
+    """Read the record, however often the database must be asked."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + OUTAGE_PATIENCE
+    while True:
+        try:
+            with database_errors():
+                return await find_letter(pool, letter)
+        except Unavailable:
+            if loop.time() > give_up:
+                raise
+        await asyncio.sleep(INTERVAL)
+
+
+@app.command
+async def stats(*, tenant: str | None = None, json: Json = False) -> None:
+    """Show how many dead letters there are, how old the oldest is, and which look alike.
+
+    **Example**
+
+    `redrive dlq stats --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    """
+    async with open_records(read_settings()) as pool:
+        found = await letter_stats(pool, tenant)
+    if json:
+        print_json(found.model_dump(mode="json") | {"open": found.open})
+    else:
+        console.print(stats_view(found))

@@ -1,0 +1,92 @@
+"""One replay, from the words of a command to the answer: the plan, the question, the order, the wait."""
+
+from rich.table import Table
+
+from redrive import Redrive
+from redrive.dead_letter_client import Plan
+from redrive.dead_letters import LetterState, LetterStatus, Replay, refusal
+from redrive.documents import changed_paths
+from redrive.errors import OrderRefused, RunNotFound
+from redrive.postgres.tenancy import Pool
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import Manner, finish
+from redrive.starter.cli.records import find_letter, open_records
+from redrive.starter.cli.runs.progress import wait_for_run
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import confirm, console, errors, plain
+from redrive.store.dead_letters.models import LetterRecord
+
+
+async def replay_letter(letter: str, order: Replay, manner: Manner) -> None:
+    """Replay a dead letter, or say what that would do."""
+    settings = read_settings()
+    redrive = await Redrive.connect(settings)
+    async with open_records(settings) as pool:
+        record = await find_letter(pool, letter)
+        if manner.dry_run:
+            await _check(redrive, record, order)
+            _print_plan(record, order, await _plan(redrive, record, order), json=manner.json)
+            return
+        if not manner.yes:
+            plan = await _plan(redrive, record, order)
+            errors.print(_plan_table(order, plan))
+            confirm(f"Replay {record.id}?", yes=False)
+        await _give(redrive, pool, record, order, manner)
+
+
+async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, order: Replay, manner: Manner) -> None:
+    answer = await redrive.dead_letters.order(record.letter, order)
+    if not (manner.wait and answer.accepted):
+        finish(answer, json=manner.json)
+        return
+
+    async def begun() -> bool:
+        return (await find_letter(pool, record.id)).status is not LetterStatus.REPLAYING
+
+    if not manner.json:
+        finish(answer, json=False)
+    await wait_for_run(redrive, record.run_id, json=manner.json, begun=begun, answer=answer)
+
+
+async def _check(redrive: Redrive, record: LetterRecord, order: Replay) -> None:
+    """Say what would be refused, as far as it can be known without giving the order."""
+    state = LetterState(
+        letter=record.letter, status=record.status, replays=record.replay_count, blocked_by=record.blocked_by
+    )
+    problem = refusal(state, order)
+    if problem is None:
+        try:
+            ended = (await redrive.status(record.run_id)).status.closed
+        except RunNotFound:
+            problem = "the run is not in Temporal any more: its history cannot be read"
+        else:
+            problem = "the run has ended: `redrive dlq restart` starts it anew from this step" if ended else None
+    if problem:
+        raise OrderRefused(f"it would be refused: {problem}")
+
+
+async def _plan(redrive: Redrive, record: LetterRecord, order: Replay) -> Plan:
+    return await redrive.dead_letters.plan(record.letter, mode=order.mode, from_step=order.from_step)
+
+
+def _print_plan(record: LetterRecord, order: Replay, plan: Plan, *, json: bool) -> None:
+    if json:
+        edits = {"edited": changed_paths(order.input_patch or {}), "policy": order.policy}
+        print_json({"dry_run": True, "id": record.id, **plan.model_dump(), **edits})
+    else:
+        console.print(_plan_table(order, plan))
+        console.print("a dry run: nothing was changed; the edit is checked when the order is given")
+
+
+def _plan_table(order: Replay, plan: Plan) -> Table:
+    table = Table(box=None, show_header=False)
+    rows = {
+        "reused": plan.reused,
+        "run again": plan.run_again,
+        "left for later": plan.left_for_later,
+        "edited": changed_paths(order.input_patch or {}),
+        "policy": [f"{name} {value}" for name, value in (order.policy or {}).items()],
+    }
+    for name, values in rows.items():
+        table.add_row(name, plain(", ".join(values) or "none"))
+    return table

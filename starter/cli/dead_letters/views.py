@@ -1,0 +1,218 @@
+"""Dead letters as tables and stories for a terminal. What comes from an error or a caller is shown as plain text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic_core import to_json
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from redrive.contracts import Attempt
+from redrive.dead_letters import LetterStatus
+from redrive.errors import Category
+from redrive.policy import RetryPolicy
+from redrive.starter.cli.runs.views import moment
+from redrive.starter.cli.terminal import plain
+from redrive.store.dead_letters.models import (
+    AuditEntry,
+    FailureCycleEntry,
+    LetterGroup,
+    LetterRecord,
+    LetterRow,
+    LetterStats,
+)
+
+_STYLES = {
+    LetterStatus.PENDING: "bold red",
+    LetterStatus.REPLAYING: "cyan",
+    LetterStatus.REPLAYED: "green",
+    LetterStatus.RESOLVED: "green",
+    LetterStatus.DISCARDED: "dim",
+}
+
+
+def letter_status(row: LetterRow) -> Text:
+    """Return the status in its colour, with what stands in the way of an order."""
+    notes = ["run is gone"] * row.orphaned + [f"waits for {row.blocked_by}"] * bool(row.blocked_by)
+    text = Text(row.status.value, style=_STYLES[row.status])
+    return text.append(f" ({', '.join(notes)})" if notes else "")
+
+
+def letters_table(rows: Sequence[LetterRow]) -> Table:
+    """Return a list of dead letters."""
+    table = _table("id", "tenant", "pipeline", "status", "category", "cycle", "last failure", "error")
+    table.columns[0].overflow = "fold"
+    for row in rows:
+        error = plain(_first_line(row.message, 100))
+        facts = (row.tenant, row.pipeline, letter_status(row), row.category.value, str(row.cycle))
+        table.add_row(row.id, *facts, moment(row.last_failed_at), error)
+    return table
+
+
+def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[str, str]) -> Group:
+    """Return all that is known about one dead letter."""
+    title = Text.assemble(Text(record.id, style="bold"), "  ", letter_status(record))
+    parts: list[RenderableType] = [title, _facts({**_identity(record), **links})]
+    parts += [Text("\nlast error", style="bold"), plain(f"{record.error_type}: {record.message}", style="red")]
+    if record.stack:
+        parts.append(Padding(plain(record.stack.rstrip(), style="dim"), (0, 2)))
+    parts += [Text("\ncycles", style="bold"), *(_cycle(entry) for entry in record.failure_history)]
+    parts += [Text("\ninput, redacted", style="bold"), plain(to_json(record.payload, indent=2).decode())]
+    parts += [Text("\npolicy", style="bold"), _facts(_policy(record.config))]
+    parts += [Text("\naudit trail", style="bold"), audit_table(trail)]
+    return Group(*parts, *_next_orders(record))
+
+
+def _identity(record: LetterRecord) -> dict[str, str | None]:
+    return {
+        "tenant": record.tenant,
+        "pipeline": record.pipeline,
+        "run": record.run_id,
+        "step": record.step,
+        "module": record.module,
+        "category": record.category.value,
+        "failed": f"{moment(record.first_failed_at)} to {moment(record.last_failed_at)}, cycle {record.cycle}",
+        "worker build": record.generation,
+        "correlation id": record.correlation_id,
+        "idempotency key": record.idempotency_key,
+        "fingerprint": record.fingerprint,
+        "replays": _replays(record),
+        "closed": _resolution(record),
+    }
+
+
+def _replays(record: LetterRecord) -> str:
+    if record.replayed_at is None:
+        return "none"
+    mode = record.replay_mode.value if record.replay_mode else ""
+    last = f"last by {record.replayed_by} at {moment(record.replayed_at)}, {mode}: {record.replay_reason}"
+    return f"{record.replay_count}, {last}"
+
+
+def _resolution(record: LetterRecord) -> str | None:
+    if record.resolution is None:
+        return None
+    by = f" by {record.resolved_by} at {moment(record.resolved_at)}" if record.resolved_at else ""
+    return f"{record.resolution}{by}" + (f": {record.resolution_reason}" if record.resolution_reason else "")
+
+
+def _policy(config: dict[str, Any]) -> dict[str, str | None]:
+    # Written by another release, perhaps: then it is shown as it is.
+    try:
+        policy = RetryPolicy.model_validate(config)
+    except ValueError:
+        return {name: str(value) for name, value in config.items()}
+    return {
+        "attempts": str(policy.max_attempts),
+        "backoff": f"{_span(policy.base)} × {policy.factor:g}, cap {_span(policy.cap)}",
+        "timeout": _span(policy.timeout),
+        "deadline": _span(policy.deadline) if policy.deadline else None,
+        "unknown errors": policy.unknown,
+    }
+
+
+def _span(span: timedelta) -> str:
+    return f"{span.total_seconds():g} s"
+
+
+def _cycle(entry: FailureCycleEntry) -> Group:
+    origin = (
+        f"replayed by {entry.replayed_by} ({entry.mode}): {entry.reason}" if entry.replayed_by else "the run itself"
+    )
+    title = plain(f"cycle {entry.cycle}, {origin}, {entry.category.value}, build {entry.generation or '?'}")
+    table = _table("", "attempt", "at", "category", "error", "then waited")
+    for attempt in entry.attempts:
+        table.add_row("", *_attempt(attempt))
+    return Group(title, table) if entry.attempts else Group(title)
+
+
+def _attempt(attempt: Attempt) -> tuple[str, str, str, Text, str]:
+    error = plain(f"{attempt.error_type}: {_first_line(attempt.error, 160)}")
+    waited = _span(attempt.delay) if attempt.delay is not None else ""
+    return str(attempt.attempt), moment(attempt.at), attempt.category.value, error, waited
+
+
+def audit_table(trail: Sequence[AuditEntry]) -> Table:
+    """Return what was done to one dead letter."""
+    table = _table("", "no.", "at", "action", "by", "reason", "request id")
+    for entry in trail:
+        table.add_row("", str(entry.number), *audit_facts(entry))
+    return table
+
+
+def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
+    """Return when, what, who, why and by which request."""
+    reason = entry.reason or ""
+    answer = (entry.after or {}).get("answer") or {}
+    if entry.action == "refused":
+        reason = f"{reason} → {answer.get('message') or (entry.after or {}).get('problem', '')}".removeprefix(" → ")
+    return (
+        moment(entry.at),
+        entry.action,
+        plain(entry.actor),
+        plain(_first_line(reason, 200)),
+        plain(entry.request_id or ""),
+    )
+
+
+def _next_orders(record: LetterRecord) -> Iterator[Text]:
+    if record.status is not LetterStatus.PENDING:
+        return
+    verbs = ["restart", "discard"] if record.orphaned else ["replay", "resolve", "discard"]
+    if record.blocked_by:
+        yield Text(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
+    else:
+        yield Text(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`, or {' or '.join(verbs[1:])}")
+
+
+def stats_view(stats: LetterStats) -> Group:
+    """Return how many dead letters there are, how old, and what they are about."""
+    counts = _facts({status.value: str(count) for status, count in stats.by_status.items()})
+    parts: list[RenderableType] = [counts]
+    if stats.oldest_open is not None:
+        oldest = timedelta(seconds=round(stats.oldest_open.total_seconds()))
+        parts.append(Text(f"\nthe oldest open one failed {oldest} ago"))
+    if stats.groups:
+        parts += [Text("\nopen ones, by"), _counts("category", stats.by_category), _counts("step", stats.by_step)]
+        parts += [Text("\nopen ones that look alike, the largest groups first"), _groups(stats.groups)]
+    return Group(*parts)
+
+
+def _counts(kind: str, counts: dict[Category, int] | dict[str, int]) -> Table:
+    return _facts({kind: ", ".join(f"{name} {count}" for name, count in counts.items())})
+
+
+def _groups(groups: Iterable[LetterGroup]) -> Table:
+    table = _table("count", "fingerprint", "tenant", "pipeline", "step", "category", "newest", "error", "sample")
+    for group in groups:
+        place = (group.tenant, group.pipeline, group.step, group.category.value)
+        error = plain(_first_line(group.message, 80))
+        table.add_row(str(group.count), group.fingerprint, *place, moment(group.last_failed_at), error, group.sample)
+    return table
+
+
+def _facts(facts: dict[str, str | None]) -> Table:
+    table = Table(box=None, show_header=False)
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(f"  {name}", plain(value))
+    return table
+
+
+def _table(*headers: str) -> Table:
+    return Table(*headers, box=None, header_style="bold")
+
+
+def _first_line(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def watched_line(record: LetterRecord, at: datetime) -> Text:
+    """Return where a dead letter is, as one line of a log."""
+    closed = _resolution(record) if record.status.closed else None
+    about = closed or f"{record.category.value}: {_first_line(record.message, 120)}"
+    return Text.assemble(moment(at), "  ", letter_status(record), f"  cycle {record.cycle}  ", plain(about))

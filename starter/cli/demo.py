@@ -1,0 +1,164 @@
+"""`redrive demo`: the whole thing in under a minute."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from pydantic import SecretStr
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from redrive import Redrive
+from redrive.contracts import RunStatus, RunView, StepStatus
+from redrive.errors import RedriveError
+from redrive.logs import configure_logging
+from redrive.module_files import load_modules
+from redrive.postgres.database import Database
+from redrive.processes.program import until_signalled
+from redrive.settings import ServiceSettings, Settings, read_settings
+from redrive.starter.cli.runs.views import attempts_text, last_error, status_text
+from redrive.starter.cli.terminal import console
+from redrive.starter.cli.up import print_addresses
+from redrive.starter.demo.rescue import rescue
+from redrive.starter.demo.shop import Shop, serve_shop
+from redrive.starter.demo.story import SCENES, as_told, at_rest, healed, replayed
+from redrive.starter.stack.stack import Stack
+from redrive.starter.stack.state import StackInfo, find_running
+from redrive.worker import running_worker
+
+TASK_QUEUE = "redrive-demo"
+TENANT = "demo"
+PATIENCE = 25.0
+INTERVAL = 0.2
+INTERRUPTED = 130
+NARROW = 120
+
+
+async def demo(*, keep: bool = False) -> int:
+    """Watch real runs on a real Temporal server: some succeed, some heal after retries, one is replayed.
+
+    Starts the embedded stack unless `redrive up` runs already, and a small shop that answers with 503s, a 429,
+    a hang and a 400. No retry heals the 400: the run is parked, its dead letter is shown, its input is mended and it
+    is replayed to success. Takes about ten seconds; state is kept in `.redrive/`.
+
+    **Examples**
+
+    `redrive demo`
+
+    `redrive demo --keep` leaves the stack running, to look at the runs in the Temporal Web UI.
+
+    Parameters
+    ----------
+    keep
+        Leave the stack running afterwards, until Ctrl-C.
+    """
+    # The table tells the story; each failed attempt as a log line beside it would hide it.
+    configure_logging("error", "auto")
+    # The dead letter is part of the story: that it raises an alert is not an error of the demo.
+    logging.getLogger("redrive.activities.alerts").setLevel(logging.CRITICAL)
+    told = False
+    async with until_signalled(), _stack(read_settings()) as (info, stack):
+        views = await _play(info)
+        _summarise(info, views, stays=keep or stack is None)
+        if not as_told(views):
+            raise RedriveError("the demo did not go as it should: see the table above")
+        told = True
+        if keep and stack:
+            print_addresses(stack)
+            await asyncio.Event().wait()
+    return 0 if told else INTERRUPTED
+
+
+@contextlib.asynccontextmanager
+async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
+    """Use the stack that is running here, or bring one up."""
+    running = find_running(settings.state_dir)
+    if running:
+        console.print(f"using the stack that runs here (Temporal at {running.temporal_address})")
+        yield running, None
+        return
+    console.print("starting Temporal and PostgreSQL …")
+    async with Stack(settings) as stack:
+        yield stack.info, stack
+
+
+async def _play(info: StackInfo) -> list[RunView]:
+    """Run all scenes against the flaky shop, with a worker of the demo's own that knows where the shop is."""
+    load_modules(["redrive.examples"])
+    async with serve_shop(Shop()) as address:
+        settings = Settings(
+            temporal_address=info.temporal_address,
+            temporal_namespace=info.namespace,
+            database_url=SecretStr(info.database_url.get_secret_value()),
+            task_queue=TASK_QUEUE,
+            services={"shop": ServiceSettings(base_url=address)},
+        )
+        async with running_worker(settings), Database(info.database_url.get_secret_value()) as database:
+            redrive = await Redrive.connect(settings)
+            started = [await redrive.start(scene.pipeline, scene.payload, tenant=TENANT) for scene in SCENES]
+            run_ids = [run.run_id for run in started]
+            views = await _watch(redrive, run_ids, until=at_rest)
+            console.print(_table(views))
+            console.print()
+            for scene, view in zip(SCENES, views, strict=True):
+                if view.status is RunStatus.DLQ_PENDING:
+                    await rescue(redrive, database, scene, view)
+            return await _watch(redrive, run_ids, until=lambda view: view.status.closed)
+
+
+async def _watch(redrive: Redrive, run_ids: list[str], *, until: Callable[[RunView], bool]) -> list[RunView]:
+    """Show the runs live until it is true of all."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + PATIENCE
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            views = list(await asyncio.gather(*(redrive.status(run_id) for run_id in run_ids)))
+            if console.is_terminal:
+                live.update(_table(views), refresh=True)
+            if all(until(view) for view in views) or loop.time() > give_up:
+                return views
+            await asyncio.sleep(INTERVAL)
+
+
+def _table(views: list[RunView]) -> Table:
+    table = Table("run", "what happens", "status", "steps", "attempts", box=None, header_style="bold")
+    roomy = console.width >= NARROW
+    if roomy:
+        table.add_column("last error", no_wrap=True)
+    for scene, view in zip(SCENES, views, strict=True):
+        steps = Text(" ").join(Text(step.name, style=_style(step.status)) for step in view.steps)
+        busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts or step.cycle > 1]
+        attempts = ", ".join(f"{step.name} {attempts_text(step)}" for step in busy)
+        error = [last_error(busy[-1]) if busy else Text("")] if roomy else []
+        table.add_row(scene.title, scene.about, status_text(view.status), steps, attempts, *error)
+    return table
+
+
+def _style(status: StepStatus) -> str:
+    return {
+        StepStatus.SUCCESS: "green",
+        StepStatus.RUNNING: "cyan",
+        StepStatus.RETRYING: "yellow",
+        StepStatus.DLQ: "bold red",
+        StepStatus.FAILED: "red",
+    }.get(status, "dim")
+
+
+def _summarise(info: StackInfo, views: list[RunView], *, stays: bool) -> None:
+    succeeded = [view for view in views if view.status is RunStatus.SUCCESS]
+    after_retries, after_replay = (sum(map(kind, views)) for kind in (healed, replayed))
+    console.print(_table(views))
+    console.print()
+    console.print(
+        f"{len(views)} runs: {len(succeeded)} succeeded, {after_retries} after retries, "
+        f"{after_replay} after a replay. None was lost."
+    )
+    if info.web_ui:
+        console.print("In the Temporal Web UI:" if stays else "In the Temporal Web UI, while `redrive up` runs here:")
+        for scene, view in zip(SCENES, views, strict=True):
+            link = f"{info.web_ui}/namespaces/{info.namespace}/workflows/{view.run_id}"
+            console.print(f"  {scene.title:<13} {link}", soft_wrap=True)
+    if not stays:
+        console.print('Next: `redrive up`, then `redrive run start hello --payload \'{"name": "Ada"}\' --wait`')

@@ -1,0 +1,160 @@
+"""`redrive keys …`: which run belongs to an idempotency key, and giving the key to another one."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.table import Table
+
+from redrive import Redrive
+from redrive.contracts import DEFAULT_TENANT, KeyStatus
+from redrive.errors import KeyInUse, KeyNotFound
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.postgres.tenancy import Pool
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import By, Reason, asked_by
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.views import moment, print_json
+from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors, plain
+from redrive.starter.cli.times import page_cursor, parse_moment, read_page_cursor
+from redrive.store.keys.generations import reset_key
+from redrive.store.keys.rows import KeyFilter, KeyRecord, KeyRow, get_key, list_keys
+
+app = App(name="keys", help="Idempotency keys: whose run they are, and giving them to another one.")
+
+
+@app.command(name="list")
+async def list_all(
+    *,
+    tenant: str | None = None,
+    status: KeyStatus | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List keys, the one that was claimed last first.
+
+    **Example**
+
+    `redrive keys list --tenant acme --status failed --since 1d`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    status
+        Only those with this status.
+    since
+        Only those that were claimed since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
+    until
+        Only those that were claimed before then.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    place, now = read_page_cursor(cursor, datetime.now(UTC))
+    chosen = KeyFilter(
+        tenant=tenant,
+        status=status,
+        since=parse_moment("--since", since, now),
+        until=parse_moment("--until", until, now),
+    )
+    async with open_records(read_settings()) as pool:
+        page = await list_keys(pool, chosen, limit, place)
+    following = page_cursor(page.cursor, now) if page.cursor else None
+    if json:
+        print_json({"keys": page.rows, "cursor": following})
+        return
+    console.print(_table(page.rows)) if page.rows else errors.print("no keys")
+    if following:
+        errors.print(f"more: --cursor {following}", markup=False)
+
+
+def _table(rows: list[KeyRow]) -> Table:
+    table = Table("key", "tenant", "status", "run", "pipeline", "claimed", "expires", box=None, header_style="bold")
+    for row in rows:
+        times = (moment(row.created_at), moment(row.expires_at))
+        table.add_row(plain(row.key), row.tenant, row.status.value, row.run_id, row.pipeline, *times)
+    return table
+
+
+@app.command
+async def show(key: str, /, *, tenant: str = DEFAULT_TENANT, json: Json = False) -> None:
+    """Show a key: its run, and the response or error that it answers with.
+
+    **Examples**
+
+    `redrive keys show order:4711 --tenant acme`
+
+    `redrive keys show order:4711 --json | jq .response`
+
+    Parameters
+    ----------
+    key
+        The key, as it was given to `run start`.
+    tenant
+        The organisation that the key belongs to.
+    """
+    async with open_records(read_settings()) as pool:
+        record = await _find(pool, tenant, key)
+    if json:
+        print_json(record)
+        return
+    table = Table(box=None, show_header=False)
+    for name, value in record.model_dump(mode="json").items():
+        if value is not None:
+            table.add_row(name.replace("_", " "), plain(str(value)))
+    console.print(table)
+
+
+async def _find(pool: Pool, tenant: str, key: str) -> KeyRecord:
+    record = await get_key(pool, tenant, key)
+    if record is None:
+        raise KeyNotFound(f"tenant {tenant!r} has no key {key[:300]!r}; `redrive keys list` shows those there are")
+    return record
+
+
+@app.command
+async def reset(
+    key: str,
+    /,
+    *,
+    reason: Reason,
+    tenant: str = DEFAULT_TENANT,
+    force: bool = False,
+    by: By = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Let the next start with KEY make a new run, with any payload. What the old run did stays done.
+
+    **Example**
+
+    `redrive keys reset order:4711 --tenant acme --reason "charged the wrong card"`
+
+    Parameters
+    ----------
+    key
+        The key, as it was given to `run start`.
+    tenant
+        The organisation that the key belongs to.
+    force
+        Also while the key's run is open: then two runs of the key can be under way at the same time.
+    """
+    settings = read_settings()
+    async with open_records(settings) as pool:
+        record = await _find(pool, tenant, key)
+        if not force and await (await Redrive.connect(settings)).is_open(record.run_id):
+            raise KeyInUse(
+                f"key {key!r}: its run {record.run_id} is open; wait for its end, cancel it, or reset with --force"
+            )
+        confirm(f"Let key {key} of tenant {tenant} start a new run, beside {record.run_id}?", yes=yes)
+        anew = await reset_key(pool, record, actor=asked_by(by), reason=reason, forced=force)
+    if json:
+        print_json(anew)
+    else:
+        console.print(f"the next start with it makes {anew.run_id}", markup=False, soft_wrap=True)

@@ -1,0 +1,99 @@
+"""The `redrive` command: puts the words together and turns errors into sentences and exit codes."""
+
+import importlib.metadata
+import sys
+from typing import Any, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+
+from redrive.errors import RedriveError, RunCanceled, RunFailed
+from redrive.logs import configure_logging
+from redrive.processes.program import leave
+from redrive.starter.cli.errors import RunParked, WrongUsage
+from redrive.starter.cli.terminal import errors
+from redrive.tracing import start_tracing
+
+HELP = """Module runs on Temporal that are never lost.
+
+Start here: `redrive demo` shows the whole thing in under a minute. Then `redrive up` in one terminal, and in another
+
+`redrive run start hello --payload '{"name": "Ada"}' --wait`
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waited for FAILED, 4 it was CANCELED,
+5 it is parked: a step of it is a dead letter.
+"""
+EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCanceled: 4, RunParked: 5}
+INTERRUPTED = 130
+# Commands that serve have a name of their own in traces.
+SERVERS = {"worker", "bridge", "console"}
+
+app = App(
+    name="redrive",
+    help=HELP,
+    version=importlib.metadata.version("redrive"),
+    help_format="markdown",
+    error_console=errors,
+    # Flags have no `--no-…` twin, and `[default: False]` says nothing.
+    default_parameter=Parameter(negative="", show_default=lambda value: value or None),
+)
+# By name: a command imports its own code only; the worker's, for one, takes a quarter of a second.
+app.command("redrive.starter.cli.demo:demo")
+app.command("redrive.starter.cli.up:up")
+app.command("redrive.starter.cli.runs.commands:app", name="run")
+app.command("redrive.starter.cli.dead_letters.lists:app", name="dlq")
+app.command("redrive.starter.cli.keys:app", name="keys")
+app.command("redrive.starter.cli.bulk.lists:app", name="bulk")
+app.command("redrive.starter.cli.modules:modules")
+app.command("redrive.starter.cli.worker:worker")
+app.command("redrive.starter.cli.bridge.main:app", name="bridge")
+app.command("redrive.starter.cli.console:console")
+app.command("redrive.starter.cli.tokens:app", name="tokens")
+app.command("redrive.starter.cli.members:app", name="members")
+app.command("redrive.starter.cli.migrate:migrate")
+app.command("redrive.starter.cli.audit:app", name="audit")
+app.command("redrive.starter.cli.reconcile:reconcile")
+app.command("redrive.starter.cli.purge:purge")
+app.command("redrive.starter.cli.events.lists:app", name="events")
+app.command("redrive.starter.cli.messages:app", name="messages")
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    configure_logging("warning", "auto")
+    leave(run(sys.argv[1:]))
+
+
+def run(words: list[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        start_tracing(f"redrive-{words[0]}" if words and words[0] in SERVERS else "redrive")
+        code: Any = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+    except RedriveError as error:
+        return _refuse(f"{error} [{error.code}]", EXIT_CODES.get(type(error), 1))
+    except CycloptsError as error:
+        return _refuse(_usage(error), 2)
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has seen enough.
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: CycloptsError) -> str:
+    error.verbose = False
+    command = " ".join(["redrive", *(error.command_chain or ())])
+    unused = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
+    problem = f"one word too many: {' '.join(unused)}" if unused else str(error).strip()
+    return f"{problem}\nTry `{command} --help`."
+
+
+def _refuse(sentence: str, code: int) -> int:
+    errors.print(f"redrive: {sentence}", markup=False)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""`redrive members …`: people who sign in through the identity provider."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from redrive.access import Right, Role, parse_role
+from redrive.connection import owner_database_url
+from redrive.contracts import DEFAULT_TENANT
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import By, asked_by
+from redrive.starter.cli.records import open_access
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, errors, plain
+from redrive.store.access.members import MemberRow, list_members, put_member
+
+app = App(name="members", help="People who sign in through the identity provider: give them a place, or end it.")
+Subject = Annotated[str, Parameter(help="The person, as the identity provider names them: an email address, or `sub`.")]
+
+
+@app.command
+async def put(
+    subject: Subject,
+    /,
+    *,
+    role: str,
+    tenant: str | None = None,
+    right: list[Right] | None = None,
+    inactive: bool = False,
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Give a person a role in a tenant, or another one. It holds from their next request on.
+
+    **Examples**
+
+    `redrive members put ada@example.org --role admin --tenant acme`
+
+    `redrive members put ada@example.org --role admin --tenant acme --inactive` ends it.
+
+    Parameters
+    ----------
+    role
+        `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
+    tenant
+        The tenant. An owner has none; without it, `default`.
+    right
+        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. Without it all that the
+        role has; `payloads` must be named for staff and viewers.
+    inactive
+        Keep the person's row, and let them in no more.
+    """
+    chosen = parse_role(role)
+    row = await put_member(
+        owner_database_url(read_settings()),
+        subject,
+        tenant=tenant or (None if chosen is Role.OWNER else DEFAULT_TENANT),
+        role=chosen,
+        changed_by=asked_by(by),
+        active=not inactive,
+        rights=frozenset(right) if right else None,
+    )
+    if json:
+        print_json(row)
+    else:
+        state = "active" if row.active else "not active"
+        console.print(f"{row.subject} is {row.role} in {row.tenant}, {state}", markup=False, soft_wrap=True)
+
+
+@app.command(name="list")
+async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
+    """List members, those that are not active, too.
+
+    **Example**
+
+    `redrive members list --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    """
+    async with open_access(read_settings()) as pool:
+        rows = await list_members(pool, tenant)
+    if json:
+        print_json(rows)
+    elif rows:
+        console.print(_table(rows))
+    else:
+        errors.print("no members")
+
+
+def _table(rows: list[MemberRow]) -> Table:
+    table = Table("subject", "role", "tenant", "rights", "active", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(
+            plain(row.subject), row.role.value, row.tenant, " ".join(row.rights), "yes" if row.active else "no"
+        )
+    return table

@@ -1,0 +1,184 @@
+"""`redrive messages …`: messages that were given up. The same verbs as for dead letters."""
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from rich.table import Table
+
+from redrive.dead_letters import Discard, Replay
+from redrive.errors import MessageNotFound
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.postgres.tenancy import QUARANTINE, Pool
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import AssignTo, Giving, Manner, finish
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.views import moment, print_json
+from redrive.starter.cli.terminal import Json, confirm, console, errors, plain
+from redrive.store.messages.commands import assigned, give_order
+from redrive.store.messages.dead import (
+    DeadMessage,
+    MessageFilter,
+    MessageStatus,
+    find_dead,
+    list_dead,
+    parse_id,
+    read_payload,
+)
+
+app = App(name="messages", help="Messages that were given up: look at them, replay them, discard them.")
+
+Id = Annotated[str, Parameter(name="ID", help="The message's id, with `message-` before it or without.")]
+Tenant = Annotated[str | None, Parameter(help="Whose message; needed when two tenants have one of that id.")]
+
+
+@app.command(name="list")
+async def list_messages(
+    *,
+    tenant: str | None = None,
+    status: MessageStatus | None = None,
+    queue: str | None = None,
+    quarantined: bool = False,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List messages that were given up, the newest failure first.
+
+    **Example**
+
+    `redrive messages list --status pending --queue billing.invoices`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    status
+        Only those with this status.
+    queue
+        Only those that came from this queue.
+    quarantined
+        Only those of which nobody can tell whose they are.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
+    async with open_records(read_settings()) as pool:
+        page = await list_dead(pool, chosen, limit, cursor)
+    if json:
+        print_json({"messages": page.rows, "cursor": page.cursor})
+        return
+    if page.rows:
+        console.print(_table(page.rows))
+    else:
+        errors.print("no dead messages")
+    if page.cursor:
+        errors.print(f"there are more: add --cursor {page.cursor}", markup=False)
+
+
+def _table(rows: list[DeadMessage]) -> Table:
+    headers = ("id", "tenant", "queue", "kind", "status", "retries", "last failure", "error")
+    table = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        facts = (row.tenant, plain(row.original_queue), row.kind.value, row.status.value)
+        retries = f"{row.retry_count}/{row.max_retries}"
+        error = plain(row.error_reason.partition("\n")[0][:100])
+        table.add_row(str(row.message_id), *facts, retries, moment(row.last_failed_at), error)
+    return table
+
+
+@app.command
+async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, json: Json = False) -> None:
+    """Show a message that was given up. What it carries is printed only when asked for: it may be secret.
+
+    **Examples**
+
+    `redrive messages show 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d`
+
+    `redrive messages show 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --payload > message.bin`
+
+    Parameters
+    ----------
+    payload
+        Print the bytes that the message carries, and nothing else.
+    """
+    async with open_records(read_settings()) as pool:
+        found = await find_message(pool, message, tenant)
+        if payload:
+            sys.stdout.buffer.write(await read_payload(pool, found))
+            return
+    if json:
+        print_json(found)
+        return
+    for name, value in found.model_dump(mode="json").items():
+        console.print(f"{name:<16}", plain(str(value)), soft_wrap=True)
+
+
+@app.command
+async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_to: AssignTo = None) -> None:
+    """Send a message again, now, with its retries counted from the start. One that could not be read goes where it
+    came from, as it was.
+
+    **Example**
+
+    `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
+    """
+    await order_message(message, tenant, how.order(Replay), how.manner, assign_to)
+
+
+@app.command(name=["discard", "ignore"])
+async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
+    """Give a message up for good; its record stays. `redrive messages ignore` is the same.
+
+    **Example**
+
+    `redrive messages discard 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "sent by hand" --yes`
+    """
+    await order_message(message, tenant, how.order(Discard), how.manner)
+
+
+async def order_message(
+    text: str, tenant: str | None, order: Replay | Discard, manner: Manner, assign_to: str | None = None
+) -> None:
+    """Replay or discard a message, or say which one that would be."""
+    if manner.wait:
+        raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` tells what became of it")
+    async with open_records(read_settings()) as pool:
+        found = await find_message(pool, text, tenant)
+        if manner.dry_run:
+            _print_plan(found, json=manner.json)
+            return
+        confirm(f"{order.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=manner.yes)
+        owner = await assigned(pool, found, assign_to, order) if isinstance(order, Replay) else found.tenant
+        answer = await give_order(pool, owner, found.message_id, order)
+    if answer is None:
+        raise _not_found(text)
+    finish(answer, json=manner.json)
+
+
+async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:
+    """Return a dead message's record, or say that there is none."""
+    message_id = parse_id(text)
+    found = await find_dead(pool, tenant, message_id) if message_id else []
+    if not found:
+        raise _not_found(text)
+    if len(found) > 1:
+        tenants = ", ".join(each.tenant for each in found)
+        raise WrongUsage(f"message {text!r}: more than one tenant has it ({tenants}); add --tenant")
+    return found[0]
+
+
+def _not_found(text: str) -> MessageNotFound:
+    return MessageNotFound(f"no dead message has the id {text[:200]!r}; `redrive messages list` shows those there are")
+
+
+def _print_plan(found: DeadMessage, *, json: bool) -> None:
+    if json:
+        print_json({"dry_run": True, "would_replay": [found.id]})
+    else:
+        console.print(f"{found.id} to {found.original_queue}", markup=False)
+        console.print("a dry run: nothing was changed; 1 would be replayed")

@@ -1,0 +1,57 @@
+"""`redrive reconcile`: the two stores checked against each other."""
+
+from rich.table import Table
+
+from redrive.connection import connect_temporal
+from redrive.reconcile import Reconciliation, Report
+from redrive.settings import read_settings
+from redrive.starter.cli.errors import StoresDisagree
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, plain
+
+
+async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Json = False) -> None:
+    """Check parked runs (Temporal) against open records (Postgres), both ways.
+
+    The exit code is 0 when they agree or everything was mended, 1 otherwise. Temporal's list lags behind: what happened
+    in the last second may show in the next check only.
+
+    **Examples**
+
+    `redrive reconcile`
+
+    `redrive reconcile --repair --json`
+
+    Parameters
+    ----------
+    repair
+        Mend: a parked run without a record gets one, and one whose order was lost on its way can be given orders
+        again; a record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
+        restarted or discarded. Workers of the runs must be up.
+    tenant
+        Only runs and records of this tenant.
+    """
+    settings = read_settings()
+    client = await connect_temporal(settings)
+    async with open_records(settings) as pool:
+        report = await Reconciliation(client, pool, repair=repair).run(tenant)
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    if report.unmended:
+        advice = "some could not be mended" if repair else "mend them with `redrive reconcile --repair`"
+        raise StoresDisagree(f"{report.unmended} of {len(report.problems)} problems are left: {advice}")
+
+
+def _print(report: Report) -> None:
+    console.print(f"{report.parked_runs} parked runs, {report.open_records} open records")
+    if not report.problems:
+        console.print("they agree")
+        return
+    table = Table("tenant", "run", "step", "what is wrong", "mended", box=None, header_style="bold")
+    for problem in report.problems:
+        mended = "yes" if problem.mended else "no"
+        table.add_row(problem.tenant, problem.run_id, problem.step, plain(problem.about), mended)
+    console.print(table)

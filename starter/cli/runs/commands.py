@@ -1,0 +1,282 @@
+"""`redrive run …`: start runs, look at them, cancel them, let them go on."""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from redrive import Redrive
+from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
+from redrive.documents import parse_payload
+from redrive.errors import InvalidInput
+from redrive.keys import KEY_TTL, check_ttl
+from redrive.postgres.paging import LARGEST_PAGE
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, finish
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.records import open_records
+from redrive.starter.cli.runs.progress import run_output, wait_for_run
+from redrive.starter.cli.runs.views import print_json, retrying_table, run_json, run_table, runs_table
+from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
+from redrive.starter.cli.times import parse_duration
+from redrive.store.runs.retrying import RetryingFilter
+from redrive.store.runs.retrying import list_retrying as retrying_page
+
+STDIN = "-"
+
+
+app = App(name="run", help="Start runs, look at them, cancel them, let them go on.")
+
+
+@app.command
+async def start(
+    pipeline: str,
+    source: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    payload: str | None = None,
+    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    tenant: str = DEFAULT_TENANT,
+    key: str | None = None,
+    ttl: str | None = None,
+    correlation_id: str | None = None,
+    user: str | None = None,
+    wait: bool = False,
+    json: Json = False,
+) -> None:
+    """Start a run of PIPELINE and print its id.
+
+    **Examples**
+
+    `redrive run start hello --payload '{"name": "Ada"}' --wait`
+
+    `redrive run start order --file order.json --key order:4711 --ttl 7d`
+
+    `jq .order big.json | redrive run start order -`
+
+    Parameters
+    ----------
+    pipeline
+        The pipeline's name; `redrive modules` lists them.
+    source
+        `-` reads the payload from standard input.
+    payload
+        The payload as JSON text. Without any payload it is `{}`.
+    file
+        Read the payload from this file.
+    tenant
+        The organisation that owns the run.
+    key
+        Idempotency key: the same key gives the same run, however often it is started, and then its result.
+    ttl
+        How long the key is kept: `12h`, `7d`; 30 days if nothing is said. `redrive keys` shows and resets keys.
+    correlation_id
+        An id of yours that every log line of the run carries.
+    user
+        The user on whose behalf the run works; sent to services in a header.
+    wait
+        Show progress until the run has ended, then its result. The exit code tells the outcome: 0, 3 (FAILED),
+        4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C ends the waiting, not the run.
+    """
+    document = parse_payload(_payload_text(source, payload, file))
+    lifetime = _ttl(key, ttl)
+    async with await Redrive.connect() as redrive:
+        started = await redrive.start(
+            pipeline,
+            document,
+            tenant=tenant,
+            key=key,
+            ttl=lifetime,
+            correlation_id=correlation_id,
+            user_id=user,
+        )
+    if wait:
+        await wait_for_run(redrive, started.run_id, json=json)
+    elif json:
+        print_json(started)
+    else:
+        _print_started(started)
+
+
+def _ttl(key: str | None, ttl: str | None) -> timedelta:
+    if ttl is None:
+        return KEY_TTL
+    if key is None:
+        raise WrongUsage("--ttl says how long a key is kept: give one with --key")
+    return check_ttl(parse_duration("--ttl", ttl))
+
+
+def _payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:
+    if source and source != STDIN:
+        what = "unknown option:" if source.startswith("-") else "not understood:"
+        raise WrongUsage(f"{what} {source}; a payload is given as --payload '{{…}}', --file F or -")
+    given = [value for value in (source, payload, file) if value is not None]
+    if len(given) > 1:
+        raise WrongUsage("payload: give one of --payload, --file and -, not several")
+    if source == STDIN or str(file) == STDIN:
+        return sys.stdin.buffer.read()
+    if file is not None:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"payload: cannot read {str(file)!r}: {error.strerror}") from error
+    return payload if payload is not None else "{}"
+
+
+def _print_started(started: StartedRun) -> None:
+    # The id alone goes to stdout, so that `id=$(redrive run start …)` works.
+    console.print(started.run_id, markup=False, soft_wrap=True)
+    if started.is_cached:
+        errors.print(f"this key has a run already: it is {started.status.value}, nothing new was started")
+
+
+@app.command
+async def status(run_id: str, /, *, json: Json = False) -> None:
+    """Show where a run is: its steps, attempts, the next retry, errors, and the result once there is one.
+
+    **Examples**
+
+    `redrive run status run-01a1e2177540731697934191006e66dd`
+
+    `redrive run status run-01a1e2177540731697934191006e66dd --json | jq -r .status`
+
+    Parameters
+    ----------
+    run_id
+        The run's id, as `redrive run start` and `redrive run list` print it.
+    """
+    redrive = await Redrive.connect()
+    view = await redrive.status(run_id)
+    output = await run_output(redrive, run_id, view.status)
+    if json:
+        print_json(run_json(view, output))
+    else:
+        console.print(run_table(view, output))
+
+
+@app.command(name="list")
+async def list_runs(
+    *,
+    status: RunStatus | None = None,
+    pipeline: str | None = None,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))] = 20,
+    json: Json = False,
+) -> None:
+    """List runs, newest first. The list may lag behind by a second.
+
+    **Examples**
+
+    `redrive run list --status failed --pipeline order`
+
+    `redrive run list --limit 1000 --json | jq -r '.[].run_id'`
+
+    Parameters
+    ----------
+    status
+        Only runs with this status.
+    pipeline
+        Only runs of this pipeline.
+    tenant
+        Only runs of this tenant.
+    limit
+        How many at the most.
+    """
+    redrive = await Redrive.connect()
+    rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
+    if json:
+        print_json(rows)
+    elif rows:
+        console.print(runs_table(rows))
+    else:
+        errors.print("no runs")
+
+
+@app.command(name="retrying")
+async def list_retrying(
+    *,
+    tenant: str | None = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
+    cursor: str | None = None,
+    json: Json = False,
+) -> None:
+    """List the steps that are tried again, those that are due first.
+
+    **Example**
+
+    `redrive run retrying --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only steps of this tenant.
+    limit
+        How many at the most.
+    cursor
+        Where the page before ended, as it was printed there.
+    """
+    async with open_records(read_settings()) as pool:
+        page = await retrying_page(pool, RetryingFilter(tenant=tenant), limit, cursor)
+    if json:
+        print_json({"retrying": page.rows, "cursor": page.cursor})
+        return
+    console.print(retrying_table(page.rows)) if page.rows else errors.print("nothing is tried again")
+    if page.cursor:
+        errors.print(f"more: --cursor {page.cursor}", markup=False)
+
+
+@app.command
+async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
+    """Cancel an open run: its running step is interrupted, later ones do not start.
+
+    **Example**
+
+    `redrive run cancel run-01a1e2177540731697934191006e66dd --reason "ordered twice"`
+
+    Parameters
+    ----------
+    run_id
+        The run's id, as `redrive run start` and `redrive run list` print it.
+    reason
+        Why; kept in the run's history.
+    """
+    redrive = await Redrive.connect()
+    await redrive.cancel(run_id, reason=reason)
+    if json:
+        print_json({"run_id": run_id, "requested": "cancel"})
+    else:
+        console.print(f"asked {run_id} to stop; `redrive run status {run_id}` shows when it has", soft_wrap=True)
+
+
+@app.command(name="continue")
+async def go_on(
+    run_id: str,
+    /,
+    *,
+    reason: Reason,
+    by: By = None,
+    request_id: RequestId = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Let a PARTIAL run, which a `--step-only` replay has left waiting, go on with its later steps.
+
+    **Example**
+
+    `redrive run continue run-01a1e2177540731697934191006e66dd --reason "the first charge went well"`
+
+    Parameters
+    ----------
+    run_id
+        The run's id.
+    """
+    redrive = await Redrive.connect()
+    view = await redrive.status(run_id)
+    if view.status is RunStatus.PARTIAL:
+        left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)
+        confirm(f"Let run {run_id} go on with {left}?", yes=yes)
+    answer = await redrive.dead_letters.go_on(run_id, requested_by=asked_by(by), reason=reason, request_id=request_id)
+    finish(answer, json=json)

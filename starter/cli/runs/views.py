@@ -1,0 +1,135 @@
+"""Runs as tables for a terminal, and as JSON."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
+from redrive.store.runs.retrying import RetryingStep
+
+_STYLES = {
+    "SUCCESS": "green",
+    "FAILED": "bold red",
+    "CANCELED": "yellow",
+    "RETRYING": "yellow",
+    "RUNNING": "cyan",
+}
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, for scripts."""
+    print(to_json(value, indent=2).decode())
+
+
+def status_text(status: RunStatus | StepStatus) -> Text:
+    """Return a status in its colour."""
+    return Text(status.value, style=_STYLES.get(status.value, ""))
+
+
+def runs_table(rows: Sequence[RunSummary]) -> Table:
+    """Return a list of runs."""
+    table = Table("run", "pipeline", "tenant", "status", "failed step", "started", box=None, header_style="bold")
+    for row in rows:
+        failed = f"{row.failed_step} ({row.category})" if row.failed_step else ""
+        table.add_row(row.run_id, row.pipeline, row.tenant, status_text(row.status), failed, moment(row.started_at))
+    return table
+
+
+def run_json(view: RunView, output: object) -> dict[str, Any]:
+    """Return one run with its result, for scripts."""
+    return {**view.model_dump(mode="json"), "output": output}
+
+
+def run_table(view: RunView, output: object = None) -> Group:
+    """Return one run with its steps, and its result if there is one."""
+    title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
+    headers = ("step", "status", "attempts", "started", "took", "next retry", "output", "last error")
+    table = Table(*headers, box=None, header_style="bold")
+    until = view.closed_at or datetime.now(UTC)
+    for step in view.steps:
+        times = (_clock(step.started_at), _took(step, until), _wait(step.next_retry_at))
+        table.add_row(step.name, status_text(step.status), attempts_text(step), *times, _size(step), last_error(step))
+    notes = [Text(note, style="yellow") for note in (view.note,) if note]
+    errors = [Text(f"error: {view.error}", style="red")] if view.error else []
+    result = [Text(f"result: {to_json(output).decode()}", style="green")] if output is not None else []
+    return Group(title, *([table] if view.steps else []), *errors, *result, *notes)
+
+
+def attempts_text(step: StepState) -> str:
+    """Return `2 of 4`, or nothing for a step that was not tried."""
+    return f"{step.attempt} of {step.max_attempts}" if step.attempt else ""
+
+
+def last_error(step: StepState) -> Text:
+    """Return what went wrong last, as plain text."""
+    if step.failure:
+        return Text(f"{step.failure.category}: {step.failure.message[:160]}")
+    if step.attempts:
+        return Text(f"{step.attempts[-1].category}: {step.attempts[-1].error[:160]}")
+    return Text("")
+
+
+def modules_table(catalog: Catalog) -> Group:
+    """Return what a worker knows."""
+    pipelines = Table("pipeline", "steps", box=None, header_style="bold")
+    for pipeline in catalog.pipelines:
+        pipelines.add_row(pipeline.name, " → ".join(pipeline.steps))
+    modules = Table("module", "input", "attempts", "timeout", "backoff", "what it does", box=None, header_style="bold")
+    for module in catalog.modules:
+        policy = module.policy
+        modules.add_row(
+            module.name,
+            ", ".join(_fields(module.input_schema)),
+            str(policy.max_attempts),
+            f"{policy.timeout.total_seconds():g} s",
+            f"{policy.base.total_seconds():g} s × {policy.factor:g}, cap {policy.cap.total_seconds():g} s",
+            module.summary,
+        )
+    return Group(pipelines, Text(""), modules)
+
+
+def _fields(schema: dict[str, Any]) -> list[str]:
+    required = set(schema.get("required", []))
+    return [name if name in required else f"{name}?" for name in schema.get("properties", {})]
+
+
+def retrying_table(rows: Sequence[RetryingStep]) -> Table:
+    """Return a list of steps that are tried again."""
+    headers = ("run", "step", "pipeline", "tenant", "attempts", "next retry", "last error")
+    table = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        attempts = f"{row.attempt} of {row.max_attempts}"
+        error = Text(f"{row.category}: {row.error[:160]}")
+        table.add_row(row.run_id, row.step, row.pipeline, row.tenant, attempts, _wait(row.next_at), error)
+    return table
+
+
+def _wait(until: datetime | None) -> str:
+    if until is None:
+        return ""
+    seconds = (until - datetime.now(UTC)).total_seconds()
+    return f"in {max(seconds, 0):.1f} s"
+
+
+def _clock(at: datetime | None) -> str:
+    return at.astimezone().strftime("%H:%M:%S") if at else ""
+
+
+def _took(step: StepState, until: datetime) -> str:
+    if step.started_at is None:
+        return ""
+    return f"{((step.finished_at or until) - step.started_at).total_seconds():.1f} s"
+
+
+def _size(step: StepState) -> str:
+    return f"{step.output_size} B" if step.output_size is not None else ""
+
+
+def moment(at: datetime) -> str:
+    """Return a moment in local time."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

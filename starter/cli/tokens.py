@@ -1,0 +1,190 @@
+"""`redrive tokens …`: API tokens for the console and its API."""
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from redrive.access import Right, Role, member, parse_role
+from redrive.connection import access_database_url, owner_database_url
+from redrive.contracts import DEFAULT_TENANT
+from redrive.errors import InvalidInput
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import By, asked_by, own_person
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.records import open_access
+from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.terminal import Json, console, errors, plain
+from redrive.starter.cli.times import parse_duration
+from redrive.starter.stack.first_token import Logins, link_address, sign_in_link
+from redrive.starter.stack.state import StateDirectory, find_running
+from redrive.store.access.sessions import create_link
+from redrive.store.access.tokens import (
+    NewToken,
+    TokenRow,
+    TokenWish,
+    create_owner_token,
+    create_token,
+    list_tokens,
+    revoke_owner_token,
+)
+
+app = App(name="tokens", help="API tokens: make them, list them, revoke them.")
+
+
+@app.command
+async def create(
+    *,
+    name: str,
+    role: str,
+    tenant: str | None = None,
+    right: list[Right] | None = None,
+    expires: str = "90d",
+    for_: Annotated[str | None, Parameter(name="--for")] = None,
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Make a token and print its secret, this once: only a hash of it is kept.
+
+    **Examples**
+
+    `redrive tokens create --name laptop --role owner`
+
+    `redrive tokens create --name shop --role admin --tenant acme --right start --right read --expires 30d`
+
+    Parameters
+    ----------
+    name
+        What it is for; it stands in the audit log with every order that it gives.
+    role
+        `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
+    tenant
+        The tenant that it belongs to. An owner has none; without it, `default`.
+    right
+        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. Without it all that the
+        role has; `payloads` must be named for staff and viewers.
+    expires
+        How long it lasts: `12h`, `30d`; at most 366 days.
+    for_
+        The person who will have it, as `redrive members` names them. Without it, you: whatever is approved with it is
+        approved by you.
+    """
+    wish = TokenWish(
+        name=name,
+        role=parse_role(role),
+        tenant=tenant,
+        created_by=asked_by(by),
+        person=own_person() if for_ is None else member(for_),
+        lasts=parse_duration("--expires", expires),
+        rights=frozenset(right) if right else None,
+    )
+    token = await _create(wish)
+    if json:
+        print_json(token)
+    else:
+        # The secret alone goes to stdout, so that `TOKEN=$(redrive tokens create …)` works.
+        console.print(token.secret, markup=False, soft_wrap=True)
+        errors.print(f"token {token.id} of {token.role} in {token.tenant}, until {token.expires_at:%Y-%m-%d %H:%M} UTC")
+
+
+async def _create(wish: TokenWish) -> NewToken:
+    settings = read_settings()
+    if wish.role is Role.OWNER:
+        if wish.tenant or wish.rights:
+            raise WrongUsage("--role owner: has all tenants and all rights; leave --tenant and --right out")
+        return await create_owner_token(owner_database_url(settings), wish)
+    async with open_access(settings) as pool:
+        return await create_token(pool, replace(wish, tenant=wish.tenant or DEFAULT_TENANT))
+
+
+@app.command(name="list")
+async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
+    """List tokens, the newest first: expired and revoked ones, too. Their secrets are not kept anywhere.
+
+    **Example**
+
+    `redrive tokens list --tenant acme`
+
+    Parameters
+    ----------
+    tenant
+        Only those of this tenant.
+    """
+    async with open_access(read_settings()) as pool:
+        rows = await list_tokens(pool, tenant)
+    if json:
+        print_json(rows)
+    elif rows:
+        console.print(_table(rows))
+    else:
+        errors.print("no tokens")
+
+
+def _table(rows: list[TokenRow]) -> Table:
+    headers = ("id", "name", "role", "tenant", "rights", "expires", "revoked")
+    table = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        revoked = f"{row.revoked_at:%Y-%m-%d %H:%M} by {row.revoked_by}" if row.revoked_at else ""
+        facts = (row.role.value, row.tenant, " ".join(row.rights), f"{row.expires_at:%Y-%m-%d %H:%M}")
+        table.add_row(row.id, plain(row.name), *facts, plain(revoked))
+    return table
+
+
+@app.command
+async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
+    """Revoke a token by its id (`tok_…`) and all that were made with it: their next requests are refused.
+
+    Their sessions end as well. Those that were made with it are printed.
+
+    **Example**
+
+    `redrive tokens revoke tok_5f0c2a9d1be84c37`
+
+    Parameters
+    ----------
+    token
+        The token's id, as `redrive tokens list` prints it.
+    """
+    row = await revoke_owner_token(owner_database_url(read_settings()), token, asked_by(by))
+    if row is None:
+        raise InvalidInput(f"token {token[:60]!r}: there is none that is not revoked; `redrive tokens list` shows them")
+    if json:
+        print_json(row)
+    else:
+        console.print(f"revoked {row.id}", markup=False)
+        for made in row.also_revoked:
+            console.print(f"revoked {made.id} ({plain(made.name)}), made with {made.made_with}", markup=False)
+
+
+@app.command
+async def link(*, token: str | None = None, console_url: str | None = None) -> None:
+    """Print a link that signs a browser in once, within the hour, as the holder of a token.
+
+    **Examples**
+
+    `redrive tokens link` takes the token that `redrive up` has made in this directory.
+
+    `REDRIVE_TOKEN=rdt_… redrive tokens link --console-url https://redrive.example.org`
+
+    Parameters
+    ----------
+    token
+        The token's secret. Without it REDRIVE_TOKEN, or the token of the stack that runs in this directory.
+    console_url
+        Where the console is. Without it REDRIVE_CONSOLE_URL, or the console of the stack that runs in this directory.
+    """
+    settings = read_settings()
+    running = find_running(settings.state_dir)
+    place = console_url or settings.console_url or (running.console if running else None)
+    if place is None:
+        raise WrongUsage("--console-url: say where the console is; no stack with one runs in this directory")
+    secret = token or os.environ.get("REDRIVE_TOKEN")
+    if secret is None:
+        file = StateDirectory(settings.state_dir).token
+        logins = Logins(access_database_url(settings), owner_database_url(settings))
+        console.print(await sign_in_link(place, logins, file), markup=False, soft_wrap=True)
+        return
+    async with open_access(settings) as pool:
+        console.print(link_address(place, await create_link(pool, secret)), markup=False, soft_wrap=True)

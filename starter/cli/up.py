@@ -1,0 +1,203 @@
+"""`redrive up`: the whole stack in one terminal."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.live import Live
+from rich.prompt import Confirm
+from rich.table import Table
+from rich.text import Text
+
+from redrive.contracts import Broker
+from redrive.errors import InvalidInput, RedriveError
+from redrive.processes.program import until_signalled
+from redrive.settings import read_settings
+from redrive.starter.cli.records import database_errors
+from redrive.starter.cli.terminal import console
+from redrive.starter.stack.brokers import chosen_brokers
+from redrive.starter.stack.child import ChildState, ChildStatus
+from redrive.starter.stack.first_token import Logins, sign_in_link
+from redrive.starter.stack.ports import Ports
+from redrive.starter.stack.rabbitmq import RABBITMQ_PORT
+from redrive.starter.stack.redis import REDIS_PORT
+from redrive.starter.stack.stack import Stack, wipe
+
+_PORT = Number(gte=1, lte=65535)
+_BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
+_STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
+
+
+async def up(
+    *,
+    modules: str | None = None,
+    workers: Annotated[int, Parameter(validator=Number(gte=0, lte=64))] = 1,
+    temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    console_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    redis_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    rabbitmq_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    brokers: Annotated[str, Parameter(name="--with")] = "",
+    fresh: bool = False,
+    yes: bool = False,
+) -> None:
+    """Start Temporal, PostgreSQL, a worker and the console, and keep them running until Ctrl-C.
+
+    State lives in `.redrive/`: the next `up` goes on where this one stopped, with every run that was open.
+    Set TEMPORAL_ADDRESS or DATABASE_URL to use a server of your own instead of the embedded one.
+
+    **Examples**
+
+    `redrive up` runs the examples that come with Redrive.
+
+    `redrive up --modules greet,orders --workers 2` runs the modules of your greet.py and orders.py.
+
+    `redrive up --with redis` runs a Redis, too, and makes runs of the events on its stream.
+
+    `redrive up --with redis,rabbitmq` runs a RabbitMQ, too, and the retry scheduler on it.
+
+    Parameters
+    ----------
+    modules
+        Python modules to import, with commas between; files of this directory too. Without it REDRIVE_MODULES, or
+        the examples.
+    workers
+        How many worker processes; 0 when you start them yourself with `redrive worker`.
+    temporal_port
+        Port of the Temporal server; without it 7233, or any free one.
+    ui_port
+        Port of the Temporal Web UI; without it 8233, or any free one.
+    postgres_port
+        Port of PostgreSQL; without it 15432, or any free one.
+    console_port
+        Port of the console; without it 8300, or any free one.
+    redis_port
+        Port of Redis; without it 6379, or any free one.
+    rabbitmq_port
+        Port of RabbitMQ; without it 5672, or any free one.
+    brokers
+        Brokers to run beside, each with its bridge, with commas between: `redis`, and `rabbitmq`, which is installed
+        when it is missing and can be. With REDIS_URL or RABBITMQ_URL set, the bridge alone, on that server.
+    fresh
+        Forget everything first: all runs and records. Asks before it does.
+    yes
+        Do not ask before `--fresh` forgets everything.
+    """
+    settings = read_settings() if modules is None else read_settings(modules=modules)
+    if fresh:
+        await _forget(settings.state_dir, sure=yes)
+    ports = Ports(
+        temporal=temporal_port,
+        web_ui=ui_port,
+        postgres=postgres_port,
+        console=console_port,
+        brokers={Broker.REDIS: redis_port, Broker.RABBITMQ: rabbitmq_port},
+    )
+    stack = Stack(settings, ports=ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
+    console.print("starting …")
+    async with _shown(stack), until_signalled(), stack:
+        print_addresses(stack)
+        await _print_link(stack)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            console.print("stopping …")
+    console.print("stopped; the next `redrive up` goes on from here")
+
+
+async def _forget(state_dir: Path, *, sure: bool) -> None:
+    if not sure:
+        if not sys.stdin.isatty():
+            raise InvalidInput("--fresh: forgets every run and record; add --yes when there is no terminal to ask on")
+        if not Confirm.ask(f"Forget every run and record in {state_dir}?", console=console, default=False):
+            raise InvalidInput("--fresh: not confirmed; nothing was changed")
+    await wipe(state_dir)
+
+
+def print_addresses(stack: Stack) -> None:
+    """Say where everything is, and what to do next."""
+    info = stack.info
+    database = urlsplit(info.database_url.get_secret_value())
+    rows = [
+        ("Temporal", f"{info.temporal_address} (namespace {info.namespace})"),
+        ("Web UI", info.web_ui or "where your Temporal server has it"),
+        ("PostgreSQL", f"{database.hostname}:{database.port or 5432}{database.path}"),
+        *([("console", info.console)] if info.console else []),
+        *_broker_rows(stack),
+        ("task queue", info.task_queue),
+        ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
+    ]
+    for name, value in rows:
+        console.print(f"  {name:<11}{value}", markup=False, soft_wrap=True)
+    console.print("Ctrl-C stops everything; state is kept. `redrive modules` shows what can be started.")
+
+
+def _broker_rows(stack: Stack) -> list[tuple[str, str]]:
+    rows = []
+    for broker, url in stack.info.brokers.items():
+        title, port = _BROKERS[broker]
+        place = urlsplit(url.get_secret_value())
+        rows.append((title, f"{place.hostname}:{place.port or port}"))
+    return rows
+
+
+async def _print_link(stack: Stack) -> None:
+    info = stack.info
+    if info.console is None or info.access_url is None or info.owner_url is None:
+        return
+    logins = Logins(info.access_url.get_secret_value(), info.owner_url.get_secret_value())
+    try:
+        with database_errors():
+            link = await sign_in_link(info.console, logins, stack.token_file)
+    except RedriveError as error:
+        # Everything runs: that is no reason to stop it.
+        console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)
+        return
+    console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
+    console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
+
+
+@contextlib.asynccontextmanager
+async def _shown(stack: Stack) -> AsyncIterator[None]:
+    """Show one line for each process, from the start to the stop."""
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        showing = asyncio.create_task(_show_on(live, stack) if console.is_terminal else _print_changes(stack))
+        try:
+            yield
+        finally:
+            showing.cancel()
+            await asyncio.wait({showing})
+
+
+async def _show_on(live: Live, stack: Stack) -> None:
+    while True:
+        table = Table(box=None, show_header=False)
+        for status in stack.children.values():
+            state = Text(status.state, style=_STYLES.get(status.state, "yellow"))
+            table.add_row(status.name, state, *_facts(status))
+        live.update(table, refresh=True)
+        await stack.wait_changed()
+
+
+async def _print_changes(stack: Stack) -> None:
+    said: dict[str, str] = {}
+    while True:
+        for name, status in stack.children.items():
+            line = "  ".join(part for part in (name, status.state, *_facts(status)) if part)
+            started = status.state is not ChildState.STARTING and (status.pid or name in said)
+            if started and said.get(name) != line:
+                console.print(line, markup=False, soft_wrap=True)
+                said[name] = line
+        await stack.wait_changed()
+
+
+def _facts(status: ChildStatus) -> tuple[str, str, str]:
+    pid = f"pid {status.pid}" if status.pid else ""
+    return pid, f"restarts {status.restarts}", status.note.partition("\n")[0]

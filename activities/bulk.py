@@ -8,7 +8,6 @@ from temporalio import activity
 from temporalio.client import Client
 
 from redrive.activities.bulk_plans import judge
-from redrive.activities.token_bucket import Pace
 from redrive.bulk import (
     BulkAnswer,
     BulkControl,
@@ -34,6 +33,7 @@ from redrive.store.approvals import PlanWaits, ask_plan_approval
 from redrive.store.bulk import items as bulk_items
 from redrive.store.bulk import operations as bulks
 from redrive.store.bulk.items import SentItem
+from redrive.token_bucket import Pace
 
 log = get_logger(__name__)
 

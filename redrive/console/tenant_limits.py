@@ -17,7 +17,6 @@ from uuid import UUID
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from redrive.activities.token_bucket import Pace
 from redrive.console.metrics import RequestMetrics
 from redrive.console.problems import Refusal
 from redrive.errors import Unavailable
@@ -27,6 +26,7 @@ from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.postgres.deadline_pool import Express
 from redrive.settings import Settings
 from redrive.store.tenant_limits import hold_stream, release_stream, take_tokens
+from redrive.token_bucket import Pace
 from redrive.visibility import runs_query
 
 LONGEST: Final = timedelta(seconds=1)

@@ -11,8 +11,8 @@ async def rabbitmq(*, tenant: str = DEFAULT_TENANT) -> None:
     """Send messages again that failed: with exponential backoff, to the queue that they came from.
 
     Takes `RetryMessage`s (docs/bridges.md has their schema) from the queue RETRY_QUEUE, keeps them in PostgreSQL until
-    they are due, and sends them again. When a message's retries are used up it goes to MANUAL_REVIEW_QUEUE and becomes a
-    dead message: `redrive messages list`. Any number of bridges may run side by side. Health and metrics are at
+    they are due, and sends them again. When a message's retries are used up it goes to MANUAL_REVIEW_QUEUE and becomes
+    a dead message: `redrive messages list`. Any number of bridges may run side by side. Health and metrics are at
     HTTP_PORT.
 
     **Examples**

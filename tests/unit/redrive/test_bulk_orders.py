@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from redrive.activities.token_bucket import Pace
 from redrive.bulk import (
     BulkControl,
     BulkOrder,
@@ -22,6 +21,7 @@ from redrive.bulk import (
     stop_reason,
 )
 from redrive.dead_letters import Discard, Mode, Replay, Resolve, Verb
+from redrive.token_bucket import Pace
 
 
 def order(verb: Any = Verb.REPLAY, **options: Any) -> BulkOrder:

@@ -83,7 +83,7 @@ def _install(requirements: str) -> None:
         return
     print(f"Setting up {VENV.name} from {requirements} (once) ...", file=sys.stderr, flush=True)
     STAMP.unlink(missing_ok=True)
-    uv = _uv()
+    uv = find_uv()
     try:
         if uv:
             _install_with_uv(uv, requirements)
@@ -100,7 +100,7 @@ def _fingerprint(requirements: str) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _uv() -> str | None:
+def find_uv() -> str | None:
     """Return uv as pinned by its hash, fetched if need be: it installs in seconds what takes pip minutes.
 
     None when it cannot be had.
@@ -119,7 +119,7 @@ def _uv() -> str | None:
 
 
 def _install_with_uv(uv: str, requirements: str) -> None:
-    environment = os.environ | _uv_settings()
+    environment = os.environ | uv_settings()
 
     def call(*words: str) -> None:
         subprocess.run([uv, *words], cwd=ROOT, env=environment, check=True)
@@ -131,7 +131,7 @@ def _install_with_uv(uv: str, requirements: str) -> None:
     call("pip", "install", *into, "--no-deps", "--no-build-isolation", "--no-index", "--editable", ".")
 
 
-def _uv_settings() -> dict[str, str]:
+def uv_settings() -> dict[str, str]:
     """Hand pip's configuration to uv, which does not read it."""
     settings = {
         "UV_SYSTEM_CERTS": "1",

@@ -40,13 +40,13 @@ from redrive.connection import database_url
 from redrive.errors import InvalidInput
 from redrive.fairness import overflow_queue, slots_to_reserve
 from redrive.http import new_http_client
-from redrive.logs import core_logging, get_logger
+from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.module_files import load_modules
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.postgres.database import Database
 from redrive.processes.program import run_program, say_ready, until_signalled
-from redrive.processes.temporal import connect_patiently, workflow_runner
+from redrive.processes.temporal import connect_patiently, core_logging, workflow_runner
 from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings

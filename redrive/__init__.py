@@ -1,38 +1,45 @@
-"""Redrive: module runs on Temporal that are never lost. What module authors and callers import."""
+"""Redrive: module runs on Temporal that are never lost. What module authors and callers import.
 
-from redrive.client import Redrive
-from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
-from redrive.errors import (
-    Category,
-    IdempotencyMismatch,
-    InvalidInput,
-    OutcomeUnknown,
-    RedriveError,
-    RunCanceled,
-    RunFailed,
-    RunNotFound,
-    ServiceError,
-    Terminal,
-    Transient,
-    Unavailable,
-)
-from redrive.events import Event
-from redrive.http import ServiceClient
-from redrive.keys import IdempotencyKey
-from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
-from redrive.policy import (
-    EVENT,
-    MESSAGE,
-    SERVICE_CALL,
-    STEP,
-    AdditiveJitter,
-    Curve,
-    FullJitter,
-    NoJitter,
-    RatioJitter,
-    RetryPolicy,
-)
-from redrive.retry import with_retry
+A name is imported from its module when it is first used: `redrive --help` needs none of them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redrive.client import Redrive
+    from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
+    from redrive.errors import (
+        Category,
+        IdempotencyMismatch,
+        InvalidInput,
+        OutcomeUnknown,
+        RedriveError,
+        RunCanceled,
+        RunFailed,
+        RunNotFound,
+        ServiceError,
+        Terminal,
+        Transient,
+        Unavailable,
+    )
+    from redrive.events import Event
+    from redrive.http import ServiceClient
+    from redrive.keys import IdempotencyKey
+    from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
+    from redrive.policy import (
+        EVENT,
+        MESSAGE,
+        SERVICE_CALL,
+        STEP,
+        AdditiveJitter,
+        Curve,
+        FullJitter,
+        NoJitter,
+        RatioJitter,
+        RetryPolicy,
+    )
+    from redrive.retry import with_retry
 
 __all__ = [
     "EVENT",
@@ -73,3 +80,48 @@ __all__ = [
     "module",
     "with_retry",
 ]
+
+_HOMES = {
+    "redrive.client": ("Redrive",),
+    "redrive.contracts": ("RunResult", "RunStatus", "RunView", "StartedRun", "StepStatus"),
+    "redrive.errors": (
+        "Category",
+        "IdempotencyMismatch",
+        "InvalidInput",
+        "OutcomeUnknown",
+        "RedriveError",
+        "RunCanceled",
+        "RunFailed",
+        "RunNotFound",
+        "ServiceError",
+        "Terminal",
+        "Transient",
+        "Unavailable",
+    ),
+    "redrive.events": ("Event",),
+    "redrive.http": ("ServiceClient",),
+    "redrive.keys": ("IdempotencyKey",),
+    "redrive.modules": ("Module", "ModuleContext", "Pipeline", "Registry", "module"),
+    "redrive.policy": (
+        "EVENT",
+        "MESSAGE",
+        "SERVICE_CALL",
+        "STEP",
+        "AdditiveJitter",
+        "Curve",
+        "FullJitter",
+        "NoJitter",
+        "RatioJitter",
+        "RetryPolicy",
+    ),
+    "redrive.retry": ("with_retry",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return value

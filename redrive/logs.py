@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
-from temporalio.runtime import LogForwardingConfig, LoggingConfig
 
 from redrive.redaction.redactor import Redactor
 from redrive.tracing import is_on, trace_id
@@ -109,12 +108,6 @@ def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: Red
     ]
     _configure_structlog(shared)
     _configure_stdlib(level, shared, _rendering(pretty, redactor or Redactor()))
-
-
-def core_logging() -> LoggingConfig:
-    """Return how the native part of Temporal's SDK logs: through here, because it tells of inputs that do not fit."""
-    forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False)
-    return LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
 
 
 def _configure_structlog(shared: list[Processor]) -> None:

@@ -10,10 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from temporalio.runtime import Runtime, TelemetryConfig
-
 from redrive.errors import RedriveError
-from redrive.logs import configure_logging, core_logging, get_logger
+from redrive.logs import configure_logging, get_logger
 from redrive.settings import Settings, read_settings
 from redrive.tracing import finish_tracing, start_tracing
 
@@ -30,8 +28,6 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
         start_tracing(f"redrive-{name}")
         settings = read_settings()
         prepare(settings)
-        # Before anything connects: the SDK takes the first runtime for good.
-        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core_logging())), error_if_already_set=False)
         asyncio.run(serve(settings))
     except RedriveError as error:
         log.error(failed, error=str(error), code=error.code)
@@ -40,8 +36,12 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 
 def prepare(settings: Settings) -> None:
-    """Log as the settings say."""
+    """Log as the settings say, Temporal's SDK included."""
+    # Here: `redrive --help` goes through this module and has no use for the SDK.
+    from redrive.processes.temporal import log_through_us  # noqa: PLC0415
+
     configure_logging(settings.log_level, settings.log_format, settings.redactor())
+    log_through_us()
 
 
 def say_ready(file: Path | None) -> None:

@@ -1,9 +1,10 @@
 """What every program does the same way with Temporal: wait for it, and run workflows."""
 
 import asyncio
+import logging
 
 from temporalio.client import Client
-from temporalio.runtime import Runtime
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
 
 from redrive.connection import connect_temporal
@@ -31,3 +32,14 @@ async def connect_patiently(settings: Settings, runtime: Runtime | None = None) 
         except Unavailable as error:
             log.warning("worker.waiting", error=str(error))
             await asyncio.sleep(CONNECT_INTERVAL)
+
+
+def core_logging() -> LoggingConfig:
+    """Return how the native part of Temporal's SDK logs: through here, because it tells of inputs that do not fit."""
+    forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False)
+    return LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
+
+
+def log_through_us() -> None:
+    """Have Temporal's SDK log through here. Before anything connects: it takes the first runtime for good."""
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core_logging())), error_if_already_set=False)

@@ -46,7 +46,7 @@ def test_requirement_files_name_no_registry(name: str) -> None:
 def test_the_installer_is_pinned_like_everything_else() -> None:
     """Set-up fetches uv by its hash, before anything else is installed."""
     assert re.search(r"^uv==\S+", (ROOT / "requirements-setup.txt").read_text(), re.MULTILINE)
-    assert "--require-hashes" in (ROOT / "run.py").read_text().split("def _uv()")[1].split("def ")[0]
+    assert "--require-hashes" in (ROOT / "run.py").read_text().split("def find_uv()")[1].split("def ")[0]
 
 
 def test_ci_runs_the_tests_last() -> None:

@@ -37,7 +37,7 @@ def _environment(settings: Settings, port: int) -> dict[str, str]:
 async def console(
     console_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """`python -m console`, and its address."""
+    """`python -m redrive.processes.console`, and its address."""
     port = _free_port()
     with (tmp_path_factory.mktemp("process") / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -13,12 +13,9 @@ from pydantic_core import to_json
 
 from redrive.access import Person, named
 from redrive.contracts import Effect, Message, Name, Text255
-from redrive.dead_letters import Discard, LetterOrder, Mode, Reason, Replay, Resolve, Verb
-from redrive.errors import Category
-from redrive.moments import Moment
+from redrive.dead_letters import Discard, LetterOrder, LetterSelection, Mode, Reason, Replay, Resolve, Verb
 
 ITEMS_LIMIT: Final = 100_000
-LETTERS_LIMIT: Final = 1000
 PAGE_LIMIT: Final = 1000
 # Without a canary, so many outcomes are waited for before their share of failures means anything.
 JUDGED_FROM: Final = 20
@@ -63,25 +60,11 @@ class BulkControl(StrEnum):
     STOP = "stop"
 
 
-class BulkSelection(Message):
-    """Which open dead letters; with nothing set, all of the tenant's. `fingerprint` is a group of those alike."""
-
-    pipeline: str | None = None
-    module: str | None = None
-    step: str | None = None
-    category: Category | None = None
-    fingerprint: str | None = None
-    since: Moment | None = Field(default=None, description="that failed last at this moment or later")
-    until: Moment | None = Field(default=None, description="that failed last before; a plan sets it")
-    text: str | None = Field(default=None, description="a part of the message, or of an id")
-    letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
-
-
 class BulkWish(Message):
     """What to do to which open dead letters of a tenant, and how carefully."""
 
     verb: BulkVerb
-    selection: BulkSelection = BulkSelection()
+    selection: LetterSelection = LetterSelection()
     mode: Mode = Mode.FROM_STEP
     from_step: Name | None = None
     input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on each step's input")

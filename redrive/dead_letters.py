@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, TypeAdapter
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
 from redrive.contracts import (
     PAYLOAD_LIMIT,
@@ -23,12 +23,14 @@ from redrive.contracts import (
     StepState,
     Text255,
 )
+from redrive.errors import Category
 from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 
 REASON_LIMIT: Final = 4096
 MAX_REPLAYS: Final = 10
 SNAPSHOT_LIMIT: Final = 64 * 1024
+LETTERS_LIMIT: Final = 1000
 ANSWERS_KEPT: Final = 100
 PROBLEM_LIMIT: Final = 1024
 ORDER_LIMIT: Final = PAYLOAD_LIMIT + 64 * 1024
@@ -158,6 +160,37 @@ class LetterId(Message):
     def workflow_id(self) -> str:
         """The id of the dead letter's workflow."""
         return f"dead-letter-{self.run_id}-{self.step}"
+
+
+class LetterSelection(Message):
+    """Which dead letters; with nothing set, all. `fingerprint` is a group of those alike."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str | None = None
+    module: str | None = None
+    step: str | None = None
+    category: Category | None = None
+    fingerprint: str | None = None
+    since: Moment | None = Field(default=None, description="that failed last at this moment or later")
+    until: Moment | None = Field(default=None, description="that failed last before this moment")
+    text: str | None = Field(
+        default=None,
+        description="a dead letter's id, run id, correlation id or key; when none has it, a part of the message, the "
+        "run id, the correlation id or the key",
+    )
+    letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
+
+
+class LetterFilter(LetterSelection):
+    """Which dead letters, of one tenant or of all, in whatever status or in one."""
+
+    tenant: str | None = None
+    status: LetterStatus | None = None
+
+    def within(self, tenant: str | None) -> "LetterFilter":
+        """Return the filter alone, without what an address or command adds to it, for this tenant or all."""
+        return LetterFilter(**{name: getattr(self, name) for name in LetterFilter.model_fields} | {"tenant": tenant})
 
 
 class HandedOrder(Message):

@@ -103,7 +103,10 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     ApprovalNotFound: (404, "look for it with GET /api/v1/approvals, or ask again"),
     SameEyes: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
-    LetterNotFound: (404, "look the id up with GET /api/v1/workflow-dlq"),
+    LetterNotFound: (
+        404,
+        "look it up in the list of dead letters, by a run id or a key also: GET /api/v1/workflow-dlq",
+    ),
     EventNotFound: (404, "look it up in the list of events: GET /api/v1/stored-events, GET /api/v1/dead-events"),
     MessageNotFound: (404, "look it up in the list of messages: GET /api/v1/dead-messages"),
     VersionChanged: (412, "look at it again, then decide"),

@@ -19,7 +19,7 @@ from asyncpg.connection import LoggedQuery
 from pydantic_core import to_json
 
 from redrive.contracts import Attempt
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Category
 from redrive.postgres.connection import connect
 from redrive.postgres.paging import Place, write_cursor
@@ -29,12 +29,13 @@ from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
 from redrive.store.backlog import stock
 from redrive.store.dead_letters.figures import groups, stats
-from redrive.store.dead_letters.lists import LetterFilter, audit_trail, get_letter, list_letters, open_letters
+from redrive.store.dead_letters.lists import audit_trail, get_letter, list_letters, open_letters
 from redrive.store.migrate import migrate
 from tests.conftest import owner_url
 
 ROWS: Final = 1_000_000
 TENANT: Final = "acme"
+ONE: Final = "dead-letter-run-c4ca4238a0b923820dcc509a6f75849b-step-1"
 NEWEST: Final = datetime(2026, 11, 1, tzinfo=UTC)
 
 Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -120,6 +121,8 @@ def calls(rows: int) -> dict[str, Call]:
         "list pending by pipeline and step": _listing(
             tenant=TENANT, status=LetterStatus.PENDING, pipeline="pipeline-3", step="step-13"
         ),
+        "list by ids": _listing(tenant=TENANT, letters=[ONE]),
+        "list by ids, all tenants": _listing(letters=[ONE]),
         "list of all tenants": _listing(),
         "list of all tenants, pending": _listing(status=LetterStatus.PENDING),
         "list of all tenants by fingerprint": _listing(fingerprint="fingerprint-7"),
@@ -127,7 +130,7 @@ def calls(rows: int) -> dict[str, Call]:
         "search by trace, all tenants": _listing(text=f"trace-{rows // 2 + 1}"),
         "search by part, frequent": _listing(tenant=TENANT, text="could not be CHARGED"),
         "search by part, none": _listing(tenant=TENANT, text="no such words"),
-        "one letter": lambda pool: get_letter(pool, TENANT, "dead-letter-run-c4ca4238a0b923820dcc509a6f75849b-step-1"),
+        "one letter": lambda pool: get_letter(pool, TENANT, ONE),
         "its audit trail": lambda pool: audit_trail(pool, TENANT, "dead-letter-run-x"),
         "open letters by id": lambda pool: open_letters(pool, TENANT, "dead-letter-run-8", 500),
         "open letters by id, all tenants": lambda pool: open_letters(pool, None, "dead-letter-run-8", 500),

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from redrive.bulk import BulkOrder, BulkPlan, BulkSelection, BulkStatus, bulk_id_for
-from redrive.dead_letters import LetterId, Verb
+from redrive.bulk import BulkOrder, BulkPlan, BulkStatus, bulk_id_for
+from redrive.dead_letters import LetterId, LetterSelection, Verb
 from redrive.errors import BulkNotFound, InvalidInput, PlanChanged
 from redrive.logs import configure_logging
 from tests.conftest import eventually
@@ -19,7 +19,7 @@ async def _plan(recorder: Recorder, *names: str, **options: Any) -> BulkPlan:
     for name in names:
         run_id = await recorder.park(name, "count-2")
         ids.append(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
-    order = BulkOrder(tenant="default", verb=Verb.REPLAY, selection=BulkSelection(letters=ids), **options)
+    order = BulkOrder(tenant="default", verb=Verb.REPLAY, selection=LetterSelection(letters=ids), **options)
 
     async def complete() -> BulkPlan | None:
         try:

@@ -24,21 +24,13 @@ from redrive.dead_letters import (
     refusal,
 )
 from redrive.documents import changed_paths
-from redrive.errors import LetterNotFound, VersionChanged
+from redrive.errors import VersionChanged
 from redrive.store.dead_letters.commands import first_answer
-from redrive.store.dead_letters.lists import get_letter
+from redrive.store.dead_letters.lists import find_letter
 from redrive.store.dead_letters.models import LetterRecord
 
 router = APIRouter(prefix="/workflow-dlq/{letter_id}", tags=["dead letters"])
 _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
-
-
-async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterRecord:
-    """Return a dead letter of this tenant; one of another tenant is not there."""
-    record = await get_letter(await desk.pool(), tenant, letter_id)
-    if record is None:
-        raise LetterNotFound(f"no dead letter of yours has the id {letter_id[:200]!r}")
-    return record
 
 
 class Aim(NamedTuple):
@@ -50,7 +42,7 @@ class Aim(NamedTuple):
 
 async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
     """Return what an order is for."""
-    return Aim(await find_letter(desk, tenant, letter_id), seen)
+    return Aim(await find_letter(await desk.pool(), tenant, letter_id), seen)
 
 
 Aimed = Annotated[Aim, Depends(aimed_at)]
@@ -88,7 +80,7 @@ class PlanView(Plan):
 @router.post("/plan", responses=refusals(400, 404, 413, 415))
 async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, manner: Manner) -> PlanView:
     """Tell what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
-    record = await find_letter(desk, tenant, letter_id)
+    record = await find_letter(await desk.pool(), tenant, letter_id)
     order = Replay(request_id="plan", requested_by=caller.name, reason="plan", **dict(manner))
     found = await (await desk.redrive()).dead_letters.plan(record.letter, mode=manner.mode, from_step=manner.from_step)
     state = LetterState(

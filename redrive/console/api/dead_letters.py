@@ -7,44 +7,28 @@ from pydantic import Field
 
 from redrive.access import Right
 from redrive.console.api.answers import Listed, etag, refusals
-from redrive.console.api.commands import find_letter
 from redrive.console.app_state import TheDesk
 from redrive.console.authentication import Reader, Scope
 from redrive.contracts import NAME_PATTERN, Message
-from redrive.dead_letters import LetterStatus
-from redrive.errors import Category
-from redrive.moments import Moment
+from redrive.dead_letters import LetterFilter
 from redrive.postgres.paging import LARGEST_PAGE, Total
 from redrive.store.dead_letters.figures import groups as letter_groups
 from redrive.store.dead_letters.figures import stats as letter_stats
-from redrive.store.dead_letters.lists import LetterFilter, audit_trail, list_letters, total
+from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters, total
 from redrive.store.dead_letters.models import AuditEntry, LetterGroup, LetterRecord, LetterRow, LetterStats
 
 router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])
 
 
-class Choice(Message):
-    """Which dead letters."""
+class Choice(LetterFilter):
+    """Which dead letters. The tenant is read by `Scope`; here it is only allowed."""
 
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
-    status: LetterStatus | None = None
-    pipeline: str | None = None
-    module: str | None = None
-    step: str | None = None
-    category: Category | None = None
-    fingerprint: str | None = None
-    since: Moment | None = Field(default=None, description="failed last since then")
-    until: Moment | None = Field(default=None, description="failed last before then")
-
-    def filter(self, tenant: str | None, text: str | None = None) -> LetterFilter:
-        """Return the store's filter, within the tenant that the caller may see."""
-        return LetterFilter(**self.model_dump(include=set(Choice.model_fields) - {"tenant"}), tenant=tenant, text=text)
 
 
 class PageChoice(Choice):
     """Which dead letters, and which page of them."""
 
-    text: str | None = Field(default=None, description="a run id, correlation id or key; or a part of the message")
     limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
     cursor: str | None = None
 
@@ -81,7 +65,7 @@ async def dead_letters(
     desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[PageChoice, Query()]
 ) -> Letters:
     """List dead letters, the newest failure first."""
-    pool, chosen = await desk.pool(), choice.filter(tenant, choice.text)
+    pool, chosen = await desk.pool(), choice.within(tenant)
     page = await list_letters(pool, chosen, choice.limit, choice.cursor)
     return Letters(dead_letters=page.rows, cursor=page.cursor, total=await total(pool, chosen))
 
@@ -89,7 +73,7 @@ async def dead_letters(
 @router.get("/groups", responses=refusals(400))
 async def groups(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[GroupChoice, Query()]) -> Groups:
     """List groups of open dead letters that look alike, the largest first."""
-    return Groups(groups=await letter_groups(await desk.pool(), choice.filter(tenant), choice.limit))
+    return Groups(groups=await letter_groups(await desk.pool(), choice.within(tenant), choice.limit))
 
 
 @router.get("/stats", responses=refusals())
@@ -101,12 +85,13 @@ async def stats(desk: TheDesk, _caller: Reader, tenant: Scope) -> LetterStats:
 @router.get("/{letter_id}", responses=refusals(404))
 async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, response: Response) -> LetterDetail:
     """Show the whole story of a dead letter. Its ETag is for the If-Match of an order."""
-    record = await find_letter(desk, tenant, letter_id)
+    pool = await desk.pool()
+    record = await find_letter(pool, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)
     response.headers["ETag"] = etag(record.version)
     return LetterDetail(
         **dict(record) | {"payload": None if hidden else record.payload},
         payload_hidden=hidden,
-        audit=await audit_trail(await desk.pool(), record.tenant, record.id),
+        audit=await audit_trail(pool, record.tenant, record.id),
         links=desk.links(run=record.run_id, dead_letter=record.id),
     )

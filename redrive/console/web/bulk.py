@@ -7,13 +7,13 @@ from urllib.parse import parse_qs
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
-from redrive.bulk import BulkOrder, BulkSelection, BulkVerb, BulkView, BulkWish, ItemsRequest, ItemStatus, Position
+from redrive.bulk import BulkOrder, BulkVerb, BulkView, BulkWish, ItemsRequest, ItemStatus, Position
 from redrive.console.api.bulk import OneTenant
 from redrive.console.app_state import TheDesk
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
-from redrive.dead_letters import Verb
+from redrive.dead_letters import LetterSelection, Verb
 from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError
 from redrive.store.approvals import list_approvals
@@ -22,7 +22,7 @@ from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 router = page_router()
 PAGE: Final = 100
 _NEWEST: Final = 50
-_CHOSEN: Final = ("pipeline", "module", "step", "category", "fingerprint", "since", "until", "text")
+_CHOSEN: Final = LetterSelection.model_fields.keys() - {"letters"}
 _OPTIONS: Final = ("verb", "mode", "rate", "parallelism", "canary", "stop_percent")
 _DOCUMENTS: Final = ("input_patch", "output")
 _FIELDS: Final = 1100
@@ -82,7 +82,7 @@ def _wish(body: bytes) -> BulkWish:
         chosen["letters"] = fields["letter"]
     try:
         options = {name: given[name] for name in _OPTIONS if name in given}
-        return BulkWish(**options, **documents, selection=BulkSelection(**chosen))
+        return BulkWish(**options, **documents, selection=LetterSelection(**chosen))
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from None
 

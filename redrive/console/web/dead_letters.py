@@ -4,53 +4,41 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Request, Response
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BeforeValidator, ConfigDict
 
 from redrive.access import Principal, Right
 from redrive.console.app_state import Desk, TheDesk
 from redrive.console.authentication import Reader, Scope
-from redrive.console.problems import Refusal
 from redrive.console.web.charts import strip
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
-from redrive.dead_letters import MAX_REPLAYS, LetterStatus
+from redrive.dead_letters import MAX_REPLAYS, LetterFilter, LetterStatus
 from redrive.errors import Category
 from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 from redrive.store.approvals import Approval, list_approvals
 from redrive.store.dead_letters.figures import GROUP_DEPTH, groups, status_counts
-from redrive.store.dead_letters.lists import LetterFilter, audit_trail, get_letter, list_letters
+from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters
 from redrive.store.dead_letters.models import LetterRecord
 
 router = page_router()
 PAGE: Final = 50
 _GROUPS: Final = 50
 _SPANS: Final = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
-_FIELDS: Final = ("status", "pipeline", "module", "step", "category", "fingerprint", "since", "until")
 
 
 def _moment(value: object) -> object:
     return datetime.now(UTC) - _SPANS[value] if isinstance(value, str) and value in _SPANS else value
 
 
-class LettersAsked(BaseModel):
+class LettersAsked(LetterFilter):
     """Which dead letters an address asks for, and how to show them."""
 
-    view: Literal["groups", "list"] = "groups"
-    status: LetterStatus | None = None
-    pipeline: str | None = None
-    module: str | None = None
-    step: str | None = None
-    category: Category | None = None
-    fingerprint: str | None = None
-    since: Annotated[Moment | None, BeforeValidator(_moment)] = None
-    until: Moment | None = None
-    text: str | None = None
-    cursor: str | None = None
+    model_config = ConfigDict(extra="ignore")
 
-    def filter(self, tenant: str | None) -> LetterFilter:
-        """Return the store's filter."""
-        return LetterFilter(**self.model_dump(include=set(_FIELDS)), text=self.text, tenant=tenant)
+    view: Literal["groups", "list"] = "groups"
+    since: Annotated[Moment | None, BeforeValidator(_moment)] = None
+    cursor: str | None = None
 
 
 @router.get("/dead-letters")
@@ -76,7 +64,7 @@ async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: 
 async def _groups(
     request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
 ) -> Response:
-    chosen = asked.filter(values["tenant"]).model_copy(update={"status": None})
+    chosen = asked.within(values["tenant"]).model_copy(update={"status": None})
     found = await groups(await desk.pool(), chosen, _GROUPS)
     counts = values["counts"]
     return show(
@@ -95,7 +83,7 @@ async def _groups(
 async def _list(
     request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
 ) -> Response:
-    page = await list_letters(await desk.pool(), asked.filter(values["tenant"]), PAGE, asked.cursor)
+    page = await list_letters(await desk.pool(), asked.within(values["tenant"]), PAGE, asked.cursor)
     older = values["url"](view="list", cursor=page.cursor, **_since(asked)) if page.cursor else None
     return show(request, caller, "letters.html", rows=page.rows, older=older, **values)
 
@@ -115,8 +103,9 @@ def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
 @router.get("/app/admin/dlq/{letter_id}")
 async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str) -> Response:
     """Show one dead letter: why it died, its story, its input, and what can be ordered."""
-    record = await find_letter(desk, tenant, letter_id)
-    trail = await audit_trail(await desk.pool(), record.tenant, record.id)
+    pool = await desk.pool()
+    record = await find_letter(pool, tenant, letter_id)
+    trail = await audit_trail(pool, record.tenant, record.id)
     return show(
         request,
         caller,
@@ -131,19 +120,6 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
         payload=record.payload if caller.may(Right.PAYLOADS) else None,
         is_omitted=is_omitted(record),
     )
-
-
-async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterRecord:
-    """Return a dead letter that the caller may see."""
-    record = await get_letter(await desk.pool(), tenant, letter_id)
-    if record is None:
-        raise Refusal(
-            404,
-            "dead_letter_not_found",
-            f"No dead letter of yours has the id {letter_id[:200]!r}.",
-            "Look for it in the list: a run id or a key finds it, too.",
-        )
-    return record
 
 
 async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from redrive.access import Right
 from redrive.console.app_state import Desk, TheDesk
 from redrive.console.authentication import Operator, Scope
-from redrive.console.web.dead_letters import find_letter, is_omitted
+from redrive.console.web.dead_letters import is_omitted
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router
 from redrive.contracts import Name
@@ -28,6 +28,7 @@ from redrive.documents import changed_paths, parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError
 from redrive.levels import bounded, dotted, leaves, levels
 from redrive.redaction.redactor import MARK
+from redrive.store.dead_letters.lists import find_letter
 from redrive.store.dead_letters.models import LetterRecord
 
 Validator = jsonschema_rs.Draft202012Validator
@@ -180,7 +181,7 @@ class Draft(BaseModel):
 async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: Scope, letter_id: str) -> Response:
     """Show which steps are reused and which run again, and whether an edited input fits."""
     draft = _draft(await request.body())
-    record = await find_letter(desk, tenant, letter_id)
+    record = await find_letter(await desk.pool(), tenant, letter_id)
     check = await _check(desk, record, draft) if draft.input is not None and caller.may(Right.PAYLOADS) else Check()
     outline, problem = await _outline(desk, record, draft)
     return show(

@@ -7,11 +7,10 @@ import asyncpg
 from pydantic_core import from_json
 
 from redrive.bulk import ITEMS_LIMIT, BulkOrder, BulkStart
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.postgres.paging import Query
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.postgres.text import clean
-from redrive.store.dead_letters.lists import LetterFilter, conditions
+from redrive.store.dead_letters.filters import fitting
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,15 @@ _FROZEN: Final = """
 
 async def find_members(pool: Pool, order: BulkOrder) -> Members:
     """Return what a bulk operation would consist of now."""
-    query = _chosen(order)
-    source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
     async with reading(pool, order.tenant) as connection:
+        query = await _chosen(connection, order)
+        source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
         return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
 
 
 async def freeze_members(connection: Connection, start: BulkStart) -> Members:
     """Write down what a bulk operation consists of, the oldest failure first."""
-    query = _chosen(start.order)
+    query = await _chosen(connection, start.order)
     bulk = query.add(start.bulk_id)
     await connection.execute(
         f"""
@@ -74,15 +73,6 @@ def _members(row: asyncpg.Record | None) -> Members:
     return Members(row["count"], row["digest"], [tuple(group) for group in from_json(row["groups"])])
 
 
-def _chosen(order: BulkOrder) -> Query:
-    selection = order.selection
-    fields = selection.model_dump(exclude={"letters", "text"})
-    query = conditions(LetterFilter(status=LetterStatus.PENDING, **fields))
-    query.where("tenant = {}", order.tenant)
-    if selection.letters is not None:
-        query.where("id = ANY({}::text[])", [clean(letter) for letter in selection.letters])
-    if selection.text is not None:
-        part = query.add(clean(selection.text))
-        columns = ("message", "id", "correlation_id", "coalesce(idempotency_key, '')")
-        query.where("(" + " OR ".join(f"strpos(lower({column}), lower({part})) > 0" for column in columns) + ")")
-    return query
+async def _chosen(connection: Connection, order: BulkOrder) -> Query:
+    chosen = LetterFilter(tenant=order.tenant, status=LetterStatus.PENDING, **dict(order.selection))
+    return await fitting(connection, chosen)

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Category, InvalidInput
 from redrive.postgres.paging import Query, check_limit
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.store.dead_letters.lists import MESSAGE_SHOWN, OPEN, LetterFilter, conditions, deep, of_tenant
+from redrive.store.dead_letters.filters import OPEN, conditions, deep, of_tenant, reading_letters
+from redrive.store.dead_letters.lists import MESSAGE_SHOWN
 from redrive.store.dead_letters.models import LetterGroup, LetterStats
 
 # How many of the newest open letters groups are made from.
@@ -20,14 +21,14 @@ async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[Lett
     check_limit(limit)
     if chosen.text is not None:
         raise InvalidInput("groups cannot be searched by text: filter by fingerprint, step or category")
-    async with reading(pool, chosen.tenant, in_order=True) as connection:
+    async with reading_letters(pool, chosen) as connection:
         return await _groups(connection, chosen, limit)
 
 
 async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> list[LetterGroup]:
     query = conditions(chosen)
     query.where(OPEN)
-    newest = deep(chosen, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
+    newest = deep(chosen.tenant, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
     records = await connection.fetch(
         f"""
         SELECT alike.*, pipeline, step, category, error_type, left(message, {MESSAGE_SHOWN}) AS message
@@ -62,7 +63,7 @@ async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> Let
 async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Category, int], dict[str, int]]:
     query = Query()
     query.where(OPEN)
-    newest = deep(chosen, query, "category, step", GROUP_DEPTH)
+    newest = deep(chosen.tenant, query, "category, step", GROUP_DEPTH)
     records = await connection.fetch(
         f"SELECT category, step, count(*) AS count FROM ({newest}) AS newest GROUP BY 1, 2 ORDER BY count DESC, 1, 2",  # noqa: S608
         *query.parameters,

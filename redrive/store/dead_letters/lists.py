@@ -3,15 +3,25 @@
 from typing import Any, Final
 
 import asyncpg
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from redrive.dead_letters import LetterStatus
-from redrive.errors import Category
-from redrive.moments import Moment
+from redrive.dead_letters import LetterFilter, LetterStatus
+from redrive.errors import LetterNotFound
 from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, read_cursor, write_cursor
 from redrive.postgres.tenancy import Connection, Pool, reading
 from redrive.postgres.text import clean
+from redrive.store.dead_letters.filters import (
+    NEWEST,
+    OPEN,
+    Match,
+    conditions,
+    deep,
+    newest,
+    of_tenant,
+    reading_letters,
+    text_condition,
+    text_match,
+)
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord, LetterRow
 
 MESSAGE_SHOWN: Final = 300
@@ -19,80 +29,58 @@ MESSAGE_SHOWN: Final = 300
 SEARCH_DEPTH: Final = 20_000
 
 _JSON_COLUMNS: Final = frozenset({"attempts", "failure_history", "payload", "config", "before", "after"})
-OPEN: Final = "status IN ('pending', 'replaying')"
-_NEWEST: Final = "ORDER BY last_failed_at DESC, id DESC"
-_SEARCHED: Final = ("message", "run_id", "correlation_id", "idempotency_key")
 _COLUMNS: Final = f"""
     id, tenant, run_id, step, module, pipeline, status, category, error_type, left(message, {MESSAGE_SHOWN}) AS message,
     jsonb_array_length(attempts) AS attempt_count, cycle, first_failed_at, last_failed_at, fingerprint, correlation_id,
     idempotency_key, replay_count, blocked_by, orphaned, version, updated_at
 """
-_EXACT: Final = "exact"
-_CONTAINS: Final = "contains"
-
-
-class LetterFilter(BaseModel):
-    """Which dead letters. `tenant` None means all; `since` and `until` are about the last failure.
-
-    `text` is a run id, a correlation id or an idempotency key; when no letter has it, a part of the message or of one
-    of these.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tenant: str | None = None
-    status: LetterStatus | None = None
-    pipeline: str | None = None
-    module: str | None = None
-    step: str | None = None
-    category: Category | None = None
-    fingerprint: str | None = None
-    since: Moment | None = None
-    until: Moment | None = None
-    text: str | None = None
 
 
 async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor: str | None = None) -> Page[LetterRow]:
     """Return the newest dead letters that fit, after the cursor of the page before."""
     check_limit(limit)
     place = read_cursor(cursor, chosen)
-    if chosen.text is not None and (place is None or place.kind == _EXACT):
-        async with reading(pool, chosen.tenant) as connection:
-            page = await _page(connection, chosen, limit, place, kind=_EXACT)
-        if page.rows or place:
-            return page
-    async with reading(pool, chosen.tenant, in_order=True) as connection:
-        read = _page if chosen.text is None else _search
-        return await read(connection, chosen, limit, place)
+    match = await _match(pool, chosen, place)
+    async with reading_letters(pool, chosen, match) as connection:
+        if match is Match.CONTAINS:
+            return await _search(connection, chosen, limit, place)
+        return await _page(connection, chosen, limit, place)
 
 
-async def _page(
-    connection: Connection, chosen: LetterFilter, limit: int, place: Place | None, kind: str = ""
-) -> Page[LetterRow]:
+async def _match(pool: Pool, chosen: LetterFilter, place: Place | None) -> Match | None:
+    """Tell what the text is. The pages after the first go on as that one began."""
+    if chosen.text is None:
+        return None
+    if place is not None:
+        return Match.EXACT if place.kind == Match.EXACT else Match.CONTAINS
+    async with reading(pool, chosen.tenant) as connection:
+        return await text_match(connection, chosen)
+
+
+async def _page(connection: Connection, chosen: LetterFilter, limit: int, place: Place | None) -> Page[LetterRow]:
+    """Return a page without a text, or of those that have it as a whole."""
     query = conditions(chosen, place)
-    if kind == _EXACT and chosen.text is not None:
-        text = query.add(clean(chosen.text))
-        query.where(f"(run_id = {text} OR correlation_id = {text} OR idempotency_key = {text} OR id = {text})")
-    records = await connection.fetch(_select(chosen, query, limit + 1), *query.parameters)
-    return _cut(chosen, records, limit, kind)
+    if chosen.text is not None:
+        query.where(text_condition(query, chosen.text, Match.EXACT))
+    records = await connection.fetch(newest(chosen.tenant, query, _COLUMNS, limit + 1), *query.parameters)
+    return _cut(chosen, records, limit, "" if chosen.text is None else Match.EXACT)
 
 
 async def _search(connection: Connection, chosen: LetterFilter, limit: int, place: Place | None) -> Page[LetterRow]:
     """Look for the text in the next rows. Where it is rare, the page ends after so many rows, wherever it got to."""
     query = conditions(chosen, place)
-    pattern = query.add(f"%{_escaped(clean(chosen.text or ''))}%")
-    fits = " OR ".join(f"{column} ILIKE {pattern}" for column in _SEARCHED)
-    looked = deep(chosen, query, f"id, last_failed_at, ({fits}) IS TRUE AS fits", SEARCH_DEPTH)
+    fits = text_condition(query, chosen.text or "", Match.CONTAINS)
+    looked = deep(chosen.tenant, query, f"id, last_failed_at, {fits} IS TRUE AS fits", SEARCH_DEPTH)
     most = query.add(limit + 1)
     records = await connection.fetch(
         f"""
         WITH looked AS MATERIALIZED ({looked}),
-        found AS (SELECT id FROM looked WHERE fits ORDER BY last_failed_at DESC, id DESC LIMIT {most})
-        SELECT {_COLUMNS} FROM dead_letters WHERE id IN (SELECT id FROM found) {_NEWEST}
+        found AS (SELECT id FROM looked WHERE fits {NEWEST} LIMIT {most})
+        SELECT {_COLUMNS} FROM dead_letters WHERE id IN (SELECT id FROM found) {NEWEST}
         """,  # noqa: S608
         *query.parameters,
     )
-    page = _cut(chosen, records, limit, _CONTAINS)
+    page = _cut(chosen, records, limit, Match.CONTAINS)
     if page.cursor:
         return page
     end = await _place_after(connection, chosen, place, SEARCH_DEPTH)
@@ -101,58 +89,12 @@ async def _search(connection: Connection, chosen: LetterFilter, limit: int, plac
 
 async def _place_after(connection: Connection, chosen: LetterFilter, place: Place | None, count: int) -> Place | None:
     query = conditions(chosen, place)
-    looked = deep(chosen, query, "last_failed_at, id", count)
+    looked = deep(chosen.tenant, query, "last_failed_at, id", count)
     row = await connection.fetchrow(
-        f"SELECT * FROM ({looked}) AS looked {_NEWEST} OFFSET {query.add(count - 1)}",  # noqa: S608
+        f"SELECT * FROM ({looked}) AS looked {NEWEST} OFFSET {query.add(count - 1)}",  # noqa: S608
         *query.parameters,
     )
-    return Place(row["last_failed_at"], row["id"], _CONTAINS) if row else None
-
-
-def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
-    """Return what a letter must fulfil to be in the list after this place. The tenant is added where it is read."""
-    query = Query()
-    # A status is written out, not a parameter: the planner must see that an index of the open ones will do.
-    if chosen.status is not None:
-        query.where(f"status = '{chosen.status.value}'")
-    for column in ("pipeline", "module", "step", "category", "fingerprint"):
-        value = getattr(chosen, column)
-        if value is not None:
-            query.where(f"{column} = {{}}", clean(str(value)))
-    if chosen.since is not None:
-        query.where("last_failed_at >= {}", chosen.since)
-    if chosen.until is not None:
-        query.where("last_failed_at < {}", chosen.until)
-    if place is not None:
-        query.where("(last_failed_at, id) < ({}, {})", place.at, place.id)
-    return query
-
-
-def _select(chosen: LetterFilter, query: Query, limit: int) -> str:
-    """Return the SQL of a page. Of all tenants: of each by its own index, whatever the filter, then of these."""
-    if chosen.tenant is not None:
-        return deep(chosen, query, _COLUMNS, limit)
-    most = query.add(limit)
-    return f"""
-        SELECT newest.* FROM (SELECT DISTINCT tenant FROM dead_letter_counts) AS each CROSS JOIN LATERAL (
-            SELECT {_COLUMNS} FROM dead_letters WHERE dead_letters.tenant = each.tenant AND {query.sql}
-            {_NEWEST} LIMIT {most}
-        ) AS newest {_NEWEST} LIMIT {most}
-    """  # noqa: S608
-
-
-def deep(chosen: LetterFilter, query: Query, columns: str, limit: int) -> str:
-    """Return the SQL of many of the newest letters that fit."""
-    of_tenant(query, chosen.tenant)
-    return f"SELECT {columns} FROM dead_letters WHERE {query.sql} {_NEWEST} LIMIT {query.add(limit)}"  # noqa: S608
-
-
-def of_tenant(query: Query, tenant: str | None) -> None:
-    """Keep to a tenant; or to all, in the words of the indexes that are made for that."""
-    if tenant is None:
-        query.where("version > 0")
-    else:
-        query.where("tenant = {}", tenant)
+    return Place(row["last_failed_at"], row["id"], Match.CONTAINS) if row else None
 
 
 def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: str) -> Page[LetterRow]:
@@ -162,10 +104,6 @@ def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: 
     return Page(rows, write_cursor(Place(rows[-1].last_failed_at, rows[-1].id, kind), chosen))
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
 async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord | None:
     """Return all that the record says, or None."""
     async with reading(pool, tenant) as connection:
@@ -173,6 +111,15 @@ async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRe
             "SELECT *, jsonb_array_length(attempts) AS attempt_count FROM dead_letters WHERE id = $1", clean(letter_id)
         )
     return LetterRecord.model_validate(_values(record)) if record else None
+
+
+async def find_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord:
+    """Return all that the record says; one of another tenant is not there."""
+    record = await get_letter(pool, tenant, letter_id)
+    if record is None:
+        of_yours = "" if tenant is None else " of yours"
+        raise LetterNotFound(f"no dead letter{of_yours} has the id {letter_id[:200]!r}")
+    return record
 
 
 async def audit_trail(pool: Pool, tenant: str, letter_id: str) -> list[AuditEntry]:
@@ -221,11 +168,11 @@ async def total(pool: Pool, chosen: LetterFilter) -> Total | None:
     """Return how many letters fit, without reading a million of them. None for a search by text."""
     if chosen.text is not None:
         return None
-    async with reading(pool, chosen.tenant, in_order=True) as connection:
+    async with reading_letters(pool, chosen) as connection:
         if not chosen.model_dump(exclude={"tenant", "status", "text"}, exclude_none=True):
             wanted = [chosen.status] if chosen.status else list(LetterStatus)
             return Total(count=await connection.fetchval(_COUNTERS, wanted), exact=True)
         query = conditions(chosen)
-        fitting = deep(chosen, query, "1", COUNTED)
+        fitting = deep(chosen.tenant, query, "1", COUNTED)
         count: int = await connection.fetchval(f"SELECT count(*) FROM ({fitting}) AS fitting", *query.parameters)  # noqa: S608
     return Total(count=count, exact=count < COUNTED)

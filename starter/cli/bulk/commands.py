@@ -12,7 +12,7 @@ from redrive.dead_letters import Mode, Verb
 from redrive.errors import UnsafeEffects
 from redrive.keys import new_request_id
 from redrive.settings import read_settings
-from redrive.starter.cli.bulk.options import ALL, USUAL, Care, Chosen, bulk_order
+from redrive.starter.cli.bulk.options import ALL, USUAL, BulkLetters, Care, bulk_order
 from redrive.starter.cli.bulk.progress import follow_bulk, judge
 from redrive.starter.cli.bulk.views import plan_view
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
@@ -57,7 +57,7 @@ ASKING = Manner()
 
 async def plan(
     *,
-    chosen: Chosen = ALL,
+    chosen: BulkLetters = ALL,
     care: Care = USUAL,
     from_step: FromStep = None,
     step_only: StepOnly = False,
@@ -79,7 +79,7 @@ async def plan(
 async def replay(
     *,
     reason: Reason,
-    chosen: Chosen = ALL,
+    chosen: BulkLetters = ALL,
     care: Care = USUAL,
     manner: Manner = ASKING,
     from_step: FromStep = None,
@@ -103,7 +103,7 @@ async def replay(
 async def resolve(
     *,
     reason: Reason,
-    chosen: Chosen = ALL,
+    chosen: BulkLetters = ALL,
     care: Care = USUAL,
     manner: Manner = ASKING,
     output: Annotated[str | None, Parameter(help="What each step would have returned, as JSON.")] = None,
@@ -121,7 +121,7 @@ async def resolve(
     await _carry_out(bulk_order(Verb.RESOLVE, chosen, care, output=document), manner, reason)
 
 
-async def discard(*, reason: Reason, chosen: Chosen = ALL, care: Care = USUAL, manner: Manner = ASKING) -> None:
+async def discard(*, reason: Reason, chosen: BulkLetters = ALL, care: Care = USUAL, manner: Manner = ASKING) -> None:
     """Give many dead letters up: their runs end FAILED. `redrive bulk ignore` is the same.
 
     **Example**
@@ -132,7 +132,13 @@ async def discard(*, reason: Reason, chosen: Chosen = ALL, care: Care = USUAL, m
 
 
 def _replay(
-    chosen: Chosen, care: Care, *, from_step: str | None, step_only: bool, set_: list[str] | None, patch: Path | None
+    chosen: BulkLetters,
+    care: Care,
+    *,
+    from_step: str | None,
+    step_only: bool,
+    set_: list[str] | None,
+    patch: Path | None,
 ) -> BulkOrder:
     mode = Mode.STEP_ONLY if step_only else Mode.FROM_STEP
     edit = input_patch(set_ or [], patch)

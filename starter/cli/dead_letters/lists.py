@@ -2,28 +2,28 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from redrive.dead_letters import LetterStatus
-from redrive.errors import Category, Unavailable
+from redrive.dead_letters import LetterFilter, LetterStatus
+from redrive.errors import Unavailable
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.command_options import Letter
+from redrive.starter.cli.dead_letters.options import LetterOptions
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
 from redrive.starter.cli.records import database_errors, find_letter, find_story, open_records
 from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_PATIENCE
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, console, errors
-from redrive.starter.cli.times import page_cursor, parse_moment, read_page_cursor
+from redrive.starter.cli.times import page_cursor, read_page_cursor
 from redrive.starter.stack.state import find_running
 from redrive.store.dead_letters.figures import stats as letter_stats
-from redrive.store.dead_letters.lists import LetterFilter, list_letters
+from redrive.store.dead_letters.lists import list_letters
 from redrive.store.dead_letters.models import LetterRecord, LetterRow
 
 app = App(name="dlq", help="Dead letters: look at them, replay them, close them.")
@@ -33,59 +33,12 @@ app.command("redrive.starter.cli.dead_letters.commands:discard", name=["discard"
 app.command("redrive.starter.cli.dead_letters.commands:restart")
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which dead letters.
-
-    Parameters
-    ----------
-    tenant
-        Only those of this tenant.
-    status
-        Only those with this status.
-    pipeline
-        Only those of this pipeline.
-    module
-        Only those of this module.
-    step
-        Only those of this step.
-    category
-        Only failures of this category.
-    fingerprint
-        Only failures that look alike; `redrive dlq stats` shows the fingerprints.
-    since
-        Only those that failed last since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
-    until
-        Only those that failed last before then.
-    text
-        A run id, correlation id or idempotency key; or a part of the error's text.
-    """
-
-    tenant: str | None = None
-    status: LetterStatus | None = None
-    pipeline: str | None = None
-    module: str | None = None
-    step: str | None = None
-    category: Annotated[Category | None, Parameter(name_transform=str.lower)] = None
-    fingerprint: str | None = None
-    since: str | None = None
-    until: str | None = None
-    text: str | None = None
-
-    def filter(self, now: datetime) -> LetterFilter:
-        """Return it as the records are asked; times are counted back from now."""
-        moments = {
-            "since": parse_moment("--since", self.since, now),
-            "until": parse_moment("--until", self.until, now),
-        }
-        return LetterFilter(**(vars(self) | moments))
-
-
 @app.command(name="list")
 async def list_dead_letters(
     *,
-    chosen: Choice | None = None,
+    tenant: str | None = None,
+    status: LetterStatus | None = None,
+    chosen: LetterOptions | None = None,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
     cursor: str | None = None,
     json: Json = False,
@@ -100,13 +53,18 @@ async def list_dead_letters(
 
     Parameters
     ----------
+    tenant
+        Only those of this tenant.
+    status
+        Only those with this status.
     limit
         How many at the most.
     cursor
         Where the page before ended, as it was printed there.
     """
     place, now = read_page_cursor(cursor, datetime.now(UTC))
-    wanted = (chosen or Choice()).filter(now)
+    selection = (chosen or LetterOptions()).selection(now)
+    wanted = LetterFilter(tenant=tenant, status=status, **dict(selection))
     async with open_records(read_settings()) as pool:
         page = await list_letters(pool, wanted, limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from temporalio.client import Client
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, Terminal
-from redrive.bulk import BulkAnswer, BulkItem, BulkOrder, BulkSelection, BulkStatus, BulkView, ItemStatus
-from redrive.dead_letters import LetterId, Verb
+from redrive.bulk import BulkAnswer, BulkItem, BulkOrder, BulkStatus, BulkView, ItemStatus
+from redrive.dead_letters import LetterId, LetterSelection, Verb
 from tests.conftest import eventually
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
@@ -116,9 +116,9 @@ class Case:
         """Let everything work."""
         self.service.refused.clear()
 
-    def order(self, verb: Any = Verb.REPLAY, *, selection: BulkSelection | None = None, **options: Any) -> BulkOrder:
+    def order(self, verb: Any = Verb.REPLAY, *, selection: LetterSelection | None = None, **options: Any) -> BulkOrder:
         """Return an order about this tenant."""
-        return BulkOrder(tenant=self.tenant, verb=verb, selection=selection or BulkSelection(), **options)
+        return BulkOrder(tenant=self.tenant, verb=verb, selection=selection or LetterSelection(), **options)
 
     async def start(self, order: BulkOrder | None = None, **fields: Any) -> BulkAnswer:
         """Plan it and start it."""

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from redrive import RunStatus
-from redrive.bulk import BulkSelection, BulkStatus, ItemStatus
-from redrive.dead_letters import Verb
+from redrive.bulk import BulkStatus, ItemStatus
+from redrive.dead_letters import LetterSelection, Verb
 from redrive.errors import BulkNotFound
 from tests.conftest import eventually
 from tests.integration.bulk.lab import WHO, Case
@@ -174,7 +174,7 @@ async def test_another_tenant_does_not_see_it(case: Case) -> None:
     """An id is worth nothing without the tenant that it belongs to."""
     await case.park(1)
     case.service.open.clear()
-    bulk = await case.start(case.order(selection=BulkSelection(letters=[case.runs[1].workflow_id])))
+    bulk = await case.start(case.order(selection=LetterSelection(letters=[case.runs[1].workflow_id])))
     with pytest.raises(BulkNotFound):
         await case.redrive.bulk.get(bulk.bulk_id, tenant="another")
     assert (await case.redrive.bulk.items(bulk.bulk_id, tenant="another")).items == []

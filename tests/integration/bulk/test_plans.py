@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive import InvalidInput, Redrive, Registry
-from redrive.bulk import BulkSelection, BulkStatus, PlannedStep
+from redrive.bulk import BulkStatus, PlannedStep
 from redrive.contracts import Effect
-from redrive.dead_letters import Mode
+from redrive.dead_letters import LetterSelection, Mode
 from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, Category, PlanChanged, SameEyes, UnsafeEffects
 from redrive.settings import Settings
 from redrive.worker import running_worker
@@ -38,27 +38,29 @@ async def test_a_plan_says_how_many_run_what_again(case: Case) -> None:
     }
     assert (plan.count, plan.unsafe, plan.approval_needed) == (3, ["transfer"], False)
     assert await case.redrive.bulk.plan(plan.order) == plan
-    alone = await case.redrive.bulk.plan(case.order(mode=Mode.STEP_ONLY, selection=BulkSelection(pipeline="orders")))
+    alone = await case.redrive.bulk.plan(case.order(mode=Mode.STEP_ONLY, selection=LetterSelection(pipeline="orders")))
     assert [group.afterwards for group in alone.groups] == [[]]
 
 
 @pytest.mark.parametrize(
     "selection",
     [
-        BulkSelection(pipeline="nothing"),
-        BulkSelection(step="ship"),
-        BulkSelection(category=Category.TIMEOUT),
-        BulkSelection(fingerprint="0" * 16),
-        BulkSelection(text="no such text"),
-        BulkSelection(letters=["dead-letter-run-0-charge"]),
+        LetterSelection(pipeline="nothing"),
+        LetterSelection(step="ship"),
+        LetterSelection(category=Category.TIMEOUT),
+        LetterSelection(fingerprint="0" * 16),
+        LetterSelection(text="no such text"),
+        LetterSelection(letters=["dead-letter-run-0-charge"]),
     ],
 )
-async def test_a_selection_that_nothing_fits_is_refused(case: Case, selection: BulkSelection) -> None:
+async def test_a_selection_that_nothing_fits_is_refused(case: Case, selection: LetterSelection) -> None:
     """Each filter filters, and a plan for nothing is no plan."""
     await case.park(1)
     with pytest.raises(InvalidInput, match="no open dead letter fits"):
         await case.redrive.bulk.plan(case.order(selection=selection))
-    fitting = BulkSelection(pipeline="orders", module="charge", text="PROVIDER is", letters=[case.runs[1].workflow_id])
+    fitting = LetterSelection(
+        pipeline="orders", module="charge", text="PROVIDER is", letters=[case.runs[1].workflow_id]
+    )
     assert (await case.redrive.bulk.plan(case.order(selection=fitting))).count == 1
 
 
@@ -103,7 +105,7 @@ async def test_a_request_id_belongs_to_one_order(case: Case) -> None:
     """The same request id with another order is refused, not taken for the first one."""
     await case.park(1, 2)
     case.mend()
-    first = BulkSelection(letters=[case.runs[1].workflow_id])
+    first = LetterSelection(letters=[case.runs[1].workflow_id])
     bulk = await case.start(case.order(selection=first), request_id="mine")
     with pytest.raises(BulkRefused, match="belongs to another bulk operation"):
         await case.start(case.order(mode=Mode.STEP_ONLY), request_id="mine")
@@ -116,7 +118,7 @@ async def test_with_approvals_on_another_person_has_to_agree(careful: Case) -> N
     careful.mend()
     bulk = careful.redrive.bulk
     plan, other = [
-        await bulk.plan(careful.order(selection=BulkSelection(letters=[careful.runs[number].workflow_id])))
+        await bulk.plan(careful.order(selection=LetterSelection(letters=[careful.runs[number].workflow_id])))
         for number in (1, 2)
     ]
     assert plan.approval_needed

@@ -9,9 +9,9 @@ from temporalio.client import Client
 
 from redrive import STEP, Category, Event, ModuleContext, NoJitter, Pipeline, Registry, RunStatus
 from redrive.bridges.events.replays import EventReplays
-from redrive.dead_letters import LetterStatus, Replay
+from redrive.dead_letters import LetterFilter, LetterStatus, Replay
 from redrive.settings import ServiceSettings, Settings
-from redrive.store.dead_letters.lists import LetterFilter, list_letters
+from redrive.store.dead_letters.lists import list_letters
 from redrive.store.events.records import EventRow
 from redrive.worker import running_worker
 from tests.conftest import eventually

@@ -9,13 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from redrive.dead_letters import LetterId
+from redrive.dead_letters import LetterFilter, LetterId
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.retention import Kind, RetentionSettings
 from redrive.store.audit.heads import Head, Match, compare, read_head
 from redrive.store.audit.log import verify
 from redrive.store.dead_letters import transitions as dead_letters
-from redrive.store.dead_letters.lists import LetterFilter, total
+from redrive.store.dead_letters.lists import total
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
 from tests.integration.store.letters import discard, exhausted, new_letter, new_tenant, no, replay, resolve, yes
 from tests.integration.store.old_rows import OLD, SEED, TABLES

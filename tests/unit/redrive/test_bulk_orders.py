@@ -10,7 +10,6 @@ from redrive.bulk import (
     BulkControl,
     BulkOrder,
     BulkProgress,
-    BulkSelection,
     BulkStart,
     BulkStatus,
     bulk_id_for,
@@ -20,7 +19,7 @@ from redrive.bulk import (
     room,
     stop_reason,
 )
-from redrive.dead_letters import Discard, Mode, Replay, Resolve, Verb
+from redrive.dead_letters import Discard, LetterSelection, Mode, Replay, Resolve, Verb
 from redrive.token_bucket import Pace
 
 
@@ -139,11 +138,11 @@ def test_a_bulk_operation_has_one_id_in_each_tenant() -> None:
 def test_a_plan_changes_with_every_option_and_member() -> None:
     """But not with the zone in which a moment is written."""
     moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    first = order(selection=BulkSelection(until=moment))
-    same = order(selection=BulkSelection(until=moment.astimezone(UTC)))
+    first = order(selection=LetterSelection(until=moment))
+    same = order(selection=LetterSelection(until=moment.astimezone(UTC)))
     assert plan_hash(first, "members") == plan_hash(same, "members")
     others = [
-        order(selection=BulkSelection(until=moment), **{name: value}) for name, value in (("rate", 1), ("canary", 1))
+        order(selection=LetterSelection(until=moment), **{name: value}) for name, value in (("rate", 1), ("canary", 1))
     ]
     assert len({plan_hash(each, "members") for each in [first, *others]} | {plan_hash(first, "changed")}) == 4
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.dead_letters import LetterFilter
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import LARGEST_PAGE, Place, check_limit, mark_of, read_cursor, write_cursor
-from redrive.store.dead_letters.lists import LetterFilter
 
 FILTER = LetterFilter(tenant="acme")
 PLACE = Place(datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "dead-letter-1", "exact")

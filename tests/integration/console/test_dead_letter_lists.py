@@ -6,7 +6,7 @@ import httpx
 
 from redrive.postgres.tenancy import Pool
 from redrive.store.dead_letters.transitions import record_exhausted
-from tests.integration.store.letters import exhausted, new_letter
+from tests.integration.store.letters import exhausted, new_letter, new_tenant
 
 
 async def test_lists_the_tenants_letters_page_by_page(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
@@ -19,6 +19,17 @@ async def test_lists_the_tenants_letters_page_by_page(admin: httpx.AsyncClient, 
     listed = [row["id"] for row in first["dead_letters"] + second["dead_letters"]]
     assert sorted(listed) == sorted(letter.workflow_id for letter in letters)
     assert second["cursor"] is None
+
+
+async def test_lists_letters_by_their_ids(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """Several ids are several fields of the address; one of another tenant is not there."""
+    letters = [new_letter(tenant), new_letter(tenant), new_letter(tenant), new_letter(new_tenant())]
+    for letter in letters:
+        await record_exhausted(pool, exhausted(letter))
+    wanted = [letter.workflow_id for letter in letters[1:]]
+    answer = (await admin.get("/api/v1/workflow-dlq", params={"letters": wanted})).json()
+    assert {row["id"] for row in answer["dead_letters"]} == set(wanted[:2])
+    assert answer["total"] == {"count": 2, "exact": True}
 
 
 async def test_groups_page_says_when_there_are_more(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redrive.console.web.charts import hour_bars, nice_top, policy_curve, shares, strip
 from redrive.console.web.edits import check_input, merge_patch_between, schema_problems
 from redrive.console.web.render import templates
-from redrive.console.web.template_filters import ago, count, first_line, marked, short, span
+from redrive.console.web.template_filters import ago, cause, count, first_line, marked, short, span
 from redrive.contracts import Attempt
 from redrive.documents import merge_patch
 from redrive.errors import Category
@@ -48,6 +48,12 @@ def test_spans_have_two_units(seconds: float, said: str) -> None:
 def test_times_are_said_from_now(seconds: int, said: str) -> None:
     """A moment is said in one unit, before or after now."""
     assert ago(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+@pytest.mark.parametrize("category", Category)
+def test_every_category_has_its_advice(category: Category) -> None:
+    """The page of a dead letter says what to do, whatever the category is."""
+    assert cause(category).endswith(".")
 
 
 def test_words_are_short() -> None:

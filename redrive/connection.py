@@ -44,7 +44,7 @@ async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -
 
 @functools.cache
 def _settle_at_exit() -> None:
-    """Wait for Temporal's native threads to release Python at exit: one that has not aborts the process (SIGABRT)."""
+    """Give Temporal's native threads time to release Python at exit: otherwise they abort the process (SIGABRT)."""
     # https://github.com/temporalio/sdk-python/issues/300: there is nothing to close or to wait for.
     atexit.register(time.sleep, SETTLE_TIME)
 

@@ -1,4 +1,4 @@
-"""`/workflow-dlq/{id}/…`: plans of and orders to dead letters. Who orders is the caller, in the caller's tenant."""
+"""`/workflow-dlq/{id}/…`: plans and commands for dead letters. The caller gives them, in the caller's tenant."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -34,7 +34,7 @@ _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
 
 
 async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterRecord:
-    """Return a dead letter of this tenant; one of another tenant is not there."""
+    """Return a dead letter of this tenant; one of another tenant is not found."""
     record = await get_letter(await desk.pool(), tenant, letter_id)
     if record is None:
         raise LetterNotFound(f"no dead letter of yours has the id {letter_id[:200]!r}")
@@ -42,14 +42,14 @@ async def find_letter(desk: Desk, tenant: str | None, letter_id: str) -> LetterR
 
 
 class Aim(NamedTuple):
-    """The dead letter of an order, and the versions of it that the order may meet."""
+    """The dead letter of a command, and the versions of it that the command is valid for."""
 
     record: LetterRecord
     versions: frozenset[str] | None
 
 
 async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
-    """Return what an order is for."""
+    """Return the target of a command."""
     return Aim(await find_letter(desk, tenant, letter_id), seen)
 
 
@@ -70,7 +70,7 @@ class ReplayOrder(Manner, Ordering):
 
 
 class ResolveOrder(Ordering):
-    """Let the run go on as if the step had returned this."""
+    """Let the run continue as if the step had returned this."""
 
     output: dict[str, Any]
 
@@ -87,7 +87,7 @@ class PlanView(Plan):
 
 @router.post("/plan", responses=refusals(400, 404, 413, 415))
 async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, manner: Manner) -> PlanView:
-    """Tell what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
+    """Show what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
     record = await find_letter(desk, tenant, letter_id)
     order = Replay(request_id="plan", requested_by=caller.name, reason="plan", **dict(manner))
     found = await (await desk.redrive()).dead_letters.plan(record.letter, mode=manner.mode, from_step=manner.from_step)
@@ -106,7 +106,7 @@ async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, man
 
 @router.post("/replay", status_code=202, responses=_REFUSALS)
 async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrder) -> Answer:
-    """Run the dead step again: the same run goes on in place, with what earlier steps returned."""
+    """Run the dead step again: the same run continues in place, with the outputs of earlier steps."""
     manner = {name: getattr(wanted, name) for name in Manner.model_fields}
     order = Replay(**identity(caller, wanted), **manner)
     return await _give(desk, caller, aim, order)
@@ -114,7 +114,7 @@ async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrde
 
 @router.post("/resolve", status_code=202, responses=_REFUSALS)
 async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOrder) -> Answer:
-    """Close a dead letter with an output: the run goes on as if the step had returned it."""
+    """Close a dead letter with an output: the run continues as if the step had returned it."""
     order = Resolve(**identity(caller, wanted), output=wanted.output)
     return await _give(desk, caller, aim, order)
 
@@ -122,21 +122,21 @@ async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOr
 @router.post("/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/discard", status_code=202, responses=_REFUSALS)
 async def discard(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
-    """Give a dead letter up: its run ends FAILED. `ignore` and `discard` are one verb."""
+    """Discard a dead letter: its run ends FAILED. `ignore` is an alias."""
     order = Discard(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
 
 
 @router.post("/restart", status_code=202, responses=_REFUSALS)
 async def restart(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
-    """Start a run anew from the dead step on, when the run itself is gone."""
+    """Start a new run from the dead step on, if the run itself is gone."""
     order = Restart(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
 
 
 async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> Answer:
     record, pool = aim.record, await desk.pool()
-    # An order that comes again, because its answer was lost, has changed the record itself.
+    # A command that is repeated, because its answer was lost, has changed the record itself.
     earlier = await first_answer(pool, record.letter, order.request_id)
     if earlier:
         return accepted(earlier)

@@ -1,4 +1,4 @@
-"""`/workflow-dlq`: dead letters, to look at."""
+"""`/workflow-dlq`: lists and details of dead letters."""
 
 from typing import Annotated
 
@@ -57,19 +57,19 @@ class Letters(Listed):
 
 
 class GroupChoice(Choice):
-    """Which dead letters to put into groups, and how many groups."""
+    """Which dead letters to group, and how many groups."""
 
     limit: int = Field(default=20, ge=1, le=LARGEST_PAGE)
 
 
 class Groups(Message):
-    """The largest groups of open dead letters that look alike."""
+    """The largest groups of similar open dead letters."""
 
     groups: list[LetterGroup]
 
 
 class LetterDetail(LetterRecord):
-    """The whole story of a dead letter. The payload is redacted, and for those who may see payloads."""
+    """A dead letter with its history. The payload is redacted, and only for those who may see payloads."""
 
     payload_hidden: bool
     audit: list[AuditEntry]
@@ -88,19 +88,19 @@ async def dead_letters(
 
 @router.get("/groups", responses=refusals(400))
 async def groups(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[GroupChoice, Query()]) -> Groups:
-    """List groups of open dead letters that look alike, the largest first."""
+    """List groups of similar open dead letters, the largest first."""
     return Groups(groups=await letter_groups(await desk.pool(), choice.filter(tenant), choice.limit))
 
 
 @router.get("/stats", responses=refusals())
 async def stats(desk: TheDesk, _caller: Reader, tenant: Scope) -> LetterStats:
-    """Tell how many dead letters there are, how old the oldest is, and what they are about."""
+    """Return how many dead letters there are, the age of the oldest, and what they are about."""
     return await letter_stats(await desk.pool(), tenant)
 
 
 @router.get("/{letter_id}", responses=refusals(404))
 async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, response: Response) -> LetterDetail:
-    """Show the whole story of a dead letter. Its ETag is for the If-Match of an order."""
+    """Show a dead letter with its history. Its ETag is for a command's If-Match."""
     record = await find_letter(desk, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)
     response.headers["ETag"] = etag(record.version)

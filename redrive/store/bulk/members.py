@@ -1,4 +1,4 @@
-"""Which dead letters belong to a bulk operation: counted for a plan, and settled when it starts."""
+"""Which dead letters belong to a bulk operation: counted for a plan, and fixed when it starts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,9 +16,9 @@ from redrive.store.dead_letters.lists import LetterFilter, conditions
 
 @dataclass(frozen=True)
 class Members:
-    """How many there are, a digest of which and in which version, and how many of each pipeline's steps.
+    """How many there are, a digest of their ids and versions, and how many of each pipeline's steps.
 
-    One more than allowed stands for all that are too many.
+    Above the limit, counting stops at one more than allowed.
     """
 
     count: int
@@ -53,7 +53,7 @@ async def find_members(pool: Pool, order: BulkOrder) -> Members:
 
 
 async def freeze_members(connection: Connection, start: BulkStart) -> Members:
-    """Write down what a bulk operation consists of, the oldest failure first."""
+    """Store the members of a bulk operation, the oldest failure first."""
     query = _chosen(start.order)
     bulk = query.add(start.bulk_id)
     await connection.execute(

@@ -1,4 +1,4 @@
-"""Reading dead letters: lists, and the whole story of one. Without a tenant: of all tenants."""
+"""Reading dead letters: lists, and one with its history. Without a tenant: of all tenants."""
 
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ _CONTAINS: Final = "contains"
 class LetterFilter(BaseModel):
     """Which dead letters. `tenant` None means all; `since` and `until` are about the last failure.
 
-    `text` is a run id, a correlation id or an idempotency key; when no letter has it, a part of the message or of one
-    of these.
+    `text` is a run id, a correlation id or an idempotency key; if no dead letter has it, a part of the message or of
+    one of these.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +53,7 @@ class LetterFilter(BaseModel):
 
 
 async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor: str | None = None) -> Page[LetterRow]:
-    """Return the newest dead letters that fit, after the cursor of the page before."""
+    """Return the newest matching dead letters, after the cursor of the previous page."""
     check_limit(limit)
     place = read_cursor(cursor, chosen)
     if chosen.text is not None and (place is None or place.kind == _EXACT):
@@ -78,7 +78,7 @@ async def _page(
 
 
 async def _search(connection: Connection, chosen: LetterFilter, limit: int, place: Place | None) -> Page[LetterRow]:
-    """Look for the text in the next rows. Where it is rare, the page ends after so many rows, wherever it got to."""
+    """Search for the text in the next rows. If it is rare, the page ends after a fixed number of rows."""
     query = conditions(chosen, place)
     pattern = query.add(f"%{_escaped(clean(chosen.text or ''))}%")
     fits = " OR ".join(f"{column} ILIKE {pattern}" for column in _SEARCHED)
@@ -110,9 +110,9 @@ async def _place_after(connection: Connection, chosen: LetterFilter, place: Plac
 
 
 def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
-    """Return what a letter must fulfil to be in the list after this place. The tenant is added where it is read."""
+    """Return the conditions of the list after this position. The tenant is added where it is read."""
     query = Query()
-    # A status is written out, not a parameter: the planner must see that an index of the open ones will do.
+    # A status is a literal, not a parameter: the planner must see that the index of open ones applies.
     if chosen.status is not None:
         query.where(f"status = '{chosen.status.value}'")
     for column in ("pipeline", "module", "step", "category", "fingerprint"):
@@ -129,7 +129,7 @@ def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
 
 
 def _select(chosen: LetterFilter, query: Query, limit: int) -> str:
-    """Return the SQL of a page. Of all tenants: of each by its own index, whatever the filter, then of these."""
+    """Return the SQL of a page. For all tenants: of each by its own index, whatever the filter, then of these."""
     if chosen.tenant is not None:
         return deep(chosen, query, _COLUMNS, limit)
     most = query.add(limit)
@@ -142,13 +142,13 @@ def _select(chosen: LetterFilter, query: Query, limit: int) -> str:
 
 
 def deep(chosen: LetterFilter, query: Query, columns: str, limit: int) -> str:
-    """Return the SQL of many of the newest letters that fit."""
+    """Return the SQL for many of the newest matching dead letters."""
     of_tenant(query, chosen.tenant)
     return f"SELECT {columns} FROM dead_letters WHERE {query.sql} {_NEWEST} LIMIT {query.add(limit)}"  # noqa: S608
 
 
 def of_tenant(query: Query, tenant: str | None) -> None:
-    """Keep to a tenant; or to all, in the words of the indexes that are made for that."""
+    """Restrict to a tenant; or to all, in the form that the indexes for that expect."""
     if tenant is None:
         query.where("version > 0")
     else:
@@ -167,7 +167,7 @@ def _escaped(text: str) -> str:
 
 
 async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord | None:
-    """Return all that the record says, or None."""
+    """Return the whole record, or None."""
     async with reading(pool, tenant) as connection:
         record = await connection.fetchrow(
             "SELECT *, jsonb_array_length(attempts) AS attempt_count FROM dead_letters WHERE id = $1", clean(letter_id)
@@ -176,7 +176,7 @@ async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRe
 
 
 async def audit_trail(pool: Pool, tenant: str, letter_id: str) -> list[AuditEntry]:
-    """Return what was done to a dead letter, the oldest first."""
+    """Return the audit log of a dead letter, the oldest entry first."""
     async with reading(pool, tenant) as connection:
         records = await connection.fetch(
             """
@@ -199,7 +199,7 @@ def _values(record: asyncpg.Record) -> dict[str, Any]:
 async def open_letters(
     pool: Pool, tenant: str | None, after_id: str | None = None, limit: int = 500
 ) -> list[LetterRow]:
-    """Return open dead letters by id, after the given one: for walking through all of them."""
+    """Return open dead letters by id, after the given one, to walk through all of them."""
     check_limit(limit)
     query = Query()
     query.where(OPEN)
@@ -218,7 +218,7 @@ _COUNTERS: Final = "SELECT coalesce(sum(count), 0)::bigint FROM dead_letter_coun
 
 
 async def total(pool: Pool, chosen: LetterFilter) -> Total | None:
-    """Return how many letters fit, without reading a million of them. None for a search by text."""
+    """Return how many dead letters match, without reading a million of them. None for a search by text."""
     if chosen.text is not None:
         return None
     async with reading(pool, chosen.tenant, in_order=True) as connection:

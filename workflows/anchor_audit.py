@@ -1,4 +1,4 @@
-"""Note the heads of the audit log outside of it, as a schedule orders it."""
+"""Records the heads of the audit log outside of it, on a schedule."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=t
 
 @workflow.defn(name=Workflow.ANCHOR_AUDIT)
 class AnchorAudit:
-    """Note the heads that have changed since the schedule's last run, which left the moment as its result."""
+    """Record the heads that have changed since the schedule's last run, whose result is that moment."""
 
     @workflow.run
     async def run(self) -> AnchorMark:

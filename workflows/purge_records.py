@@ -1,4 +1,4 @@
-"""Delete what is over and old, as a schedule orders it."""
+"""Deletes old closed records, on a schedule."""
 
 from datetime import timedelta
 
@@ -8,9 +8,9 @@ from temporalio.common import RetryPolicy
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, PurgeReport, Workflow
 
-# The next purge goes on where this one has to stop.
+# The next purge continues where this one has to stop.
 PURGE_TIMEOUT = timedelta(hours=2)
-# The proof of a long audit log, before it is cut, is one silence.
+# Verifying a long audit log, before it is cut, sends no heartbeat.
 HEARTBEAT_TIMEOUT = timedelta(minutes=10)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
 

@@ -1,4 +1,4 @@
-"""The words that all bulk commands share: which dead letters, and how carefully."""
+"""The options that all bulk commands share: which dead letters, and the safety limits."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ class Chosen:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Care:
-    """How carefully."""
+    """The safety limits."""
 
     rate: Annotated[float | None, Parameter(help="How many orders to send per second at the most.")] = None
     parallelism: Annotated[
@@ -61,7 +61,7 @@ ALL, USUAL = Chosen(), Care()
 
 
 def bulk_order(verb: BulkVerb, chosen: Chosen, care: Care, **fields: Any) -> BulkOrder:
-    """Make an order of the words, or say which is wrong."""
+    """Build a command from the options, or raise which one is wrong."""
     now = datetime.now(UTC)
     try:
         return BulkOrder(

@@ -1,4 +1,4 @@
-"""`redrive dlq …`: look at dead letters. The orders are in `orders.py`."""
+"""`redrive dlq …`: show dead letters. The commands to them are in `commands.py`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -53,11 +53,11 @@ class Choice:
     category
         Only failures of this category.
     fingerprint
-        Only failures that look alike; `redrive dlq stats` shows the fingerprints.
+        Only similar failures; `redrive dlq stats` shows the fingerprints.
     since
-        Only those that failed last since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
+        Only those whose last failure was since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
     until
-        Only those that failed last before then.
+        Only those whose last failure was before then.
     text
         A run id, correlation id or idempotency key; or a part of the error's text.
     """
@@ -74,7 +74,7 @@ class Choice:
     text: str | None = None
 
     def filter(self, now: datetime) -> LetterFilter:
-        """Return it as the records are asked; times are counted back from now."""
+        """Return the store's filter; times are counted back from now."""
         moments = {
             "since": parse_moment("--since", self.since, now),
             "until": parse_moment("--until", self.until, now),
@@ -101,9 +101,9 @@ async def list_dead_letters(
     Parameters
     ----------
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     place, now = read_page_cursor(cursor, datetime.now(UTC))
     wanted = (chosen or Choice()).filter(now)
@@ -127,7 +127,7 @@ def _print_page(rows: Sequence[LetterRow], following: str | None) -> None:
 
 @app.command
 async def show(letter: Letter, /, *, json: Json = False) -> None:
-    """Show the whole story of a dead letter: what failed, every cycle and try, the input, what was done about it.
+    """Show a dead letter with its history: what failed, every cycle and attempt, the input, what was done about it.
 
     **Examples**
 
@@ -146,7 +146,7 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
 
 
 def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
-    """Return where the Temporal Web UI shows the run and the dead letter, when the embedded stack has one."""
+    """Return the links to the run and the dead letter in the Temporal Web UI, if the embedded stack has one."""
     info = find_running(settings.state_dir)
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
@@ -156,7 +156,7 @@ def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
 
 @app.command
 async def watch(letter: Letter, /, *, json: Json = False) -> None:
-    """Follow a dead letter until it is closed: replayed, resolved or discarded. Ctrl-C ends the watching.
+    """Follow a dead letter until it is closed: replayed, resolved or discarded. Ctrl-C stops watching.
 
     **Example**
 
@@ -194,7 +194,7 @@ async def _read_again(pool: Pool, letter: str) -> LetterRecord:
 
 @app.command
 async def stats(*, tenant: str | None = None, json: Json = False) -> None:
-    """Show how many dead letters there are, how old the oldest is, and which look alike.
+    """Show how many dead letters there are, the age of the oldest, and the groups of similar ones.
 
     **Example**
 

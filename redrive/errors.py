@@ -2,7 +2,7 @@
 
 RedriveError                 every error of this package; `code` is stable, the message names the value
 ├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
-├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
+├── InvalidInput             a caller's input is refused; nothing was changed
 │   ├── UnknownPipeline
 │   ├── TooLarge
 │   └── IdempotencyMismatch  the key belongs to another request
@@ -10,8 +10,8 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── LetterNotFound
 ├── EventNotFound
 ├── MessageNotFound
-├── OrderRefused             an order was refused; nothing was changed
-├── VersionChanged           the record is not the one that was looked at; nothing was changed
+├── OrderRefused             a command was refused; nothing was changed
+├── VersionChanged           the record has changed meanwhile; nothing was changed
 ├── BulkNotFound
 ├── BulkRefused              a bulk operation does not start, or does not take a command
 │   ├── PlanChanged
@@ -19,16 +19,16 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   └── ApprovalNeeded
 ├── ApprovalNotFound         no plan waits for approval under that hash
 ├── SameEyes                 who asked for an approval cannot give it
-├── RunFailed                the run that was waited for ended FAILED
-├── RunCanceled              the run that was waited for ended CANCELED
+├── RunFailed                the awaited run ended FAILED
+├── RunCanceled              the awaited run ended CANCELED
 ├── KeyNotFound
 ├── KeyInUse                 the key's run is open: a reset needs force
 ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
 │   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
 ├── StackError               the embedded stack cannot start
 └── StepError                why a step's attempt failed, with its category
-    ├── Transient            raised by a module: try again
-    ├── Terminal             raised by a module: trying again cannot help
+    ├── Transient            raised by a module: retry
+    ├── Terminal             raised by a module: a retry cannot help
     └── ServiceError         a service answered with an error, or did not answer
 """
 

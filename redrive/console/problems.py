@@ -91,8 +91,7 @@ class Refusal(RedriveError):
         self.headers = dict(headers or {})
 
 
-# How the SDK's errors, and their subclasses, are answered: the status, and what to do. The sentence is
-# the error's own.
+# How the SDK's errors, and their subclasses, are answered: the status, and what to do. The sentence is the error's own.
 _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     InvalidInput: (400, "correct the request; nothing was changed"),
     UnknownPipeline: (422, "take a pipeline that GET /api/v1/modules lists"),

@@ -138,7 +138,7 @@ class KeyedStarts:
             raise _unknown(run_id, error) from error
 
     async def _known_hash(self, run_id: str) -> str:
-        """Return the fingerprint of the request that started a run, from the run itself: no store is available."""
+        """Return the fingerprint of the request that started a run, from the run itself: no store knows it."""
         history = self.client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
         try:
             begin = await anext(history)

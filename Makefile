@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,00
 
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk
+
+hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 10 minutes)
+	$(BIN)/python -m tests.chaos.hostile
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

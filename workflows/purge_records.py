@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, PurgeReport, Workflow
+    from redrive.workflows.inputs import NOTHING, read_no_input
 
 # The next purge continues where this one has to stop.
 PURGE_TIMEOUT = timedelta(hours=2)
@@ -20,7 +21,8 @@ class PurgeRecords:
     """Purge the records of all tenants once."""
 
     @workflow.run
-    async def run(self) -> PurgeReport:
+    async def run(self, raw: RawValue = NOTHING) -> PurgeReport:
+        read_no_input(raw)
         report: PurgeReport = await workflow.execute_activity(
             Activity.PURGE,
             result_type=PurgeReport,

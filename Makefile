@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,23 +17,23 @@ demo: ## Show real runs on a real stack, in under a minute
 up: ## Start the embedded stack and a worker; Ctrl-C stops them
 	$(PYTHON) run.py up
 
-test: ## Run all tests on a stack of their own
+test: ## Run all tests on their own stack
 	$(PYTHON) run.py test
 
-check: ## Lint, check formatting, types, import arrows and the compose file
+check: ## Lint; check formatting, types, import rules and the compose file
 	$(PYTHON) run.py check
 
-coverage: ## Run all tests and list the lines that none of them reached
+coverage: ## Run all tests and list the uncovered lines
 	$(PYTHON) run.py test --numprocesses 3 --dist loadfile --no-loadscope-reorder --cov --cov-report term
 
-setup: ## Make the development environment, or bring it up to date
+setup: ## Create or update the development environment
 	@$(PYTHON) run.py test --version > /dev/null
 
-fmt: setup ## Format the code and mend what the linter can mend
+fmt: setup ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lock: setup ## Bring the requirement files in line with pyproject.toml
+lock: setup ## Update the requirement files from pyproject.toml
 	$(COMPILE) --group setup -o requirements-setup.txt
 	$(COMPILE) $(EVERYTHING) --group build -o requirements.txt
 	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
@@ -45,7 +45,7 @@ bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal
 	$(BIN)/python -m tests.bench.keys
 	$(MAKE) bench-bridges
 
-bench-bridges: setup ## Measure the retry scheduler beside Celery on the same RabbitMQ (about 2 minutes)
+bench-bridges: setup ## Compare the retry scheduler with Celery on the same RabbitMQ (about 2 minutes)
 	$(BIN)/python -m tests.bench.rabbitmq
 
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
@@ -58,11 +58,14 @@ chaos: setup ## Kill workers and servers under a thousand dying runs, their repl
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
 
-chaos-bridges: setup ## Kill all that the retry scheduler needs, each under 10,000 messages (about 5 minutes)
+chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq
 
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk
+
+hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 10 minutes)
+	$(BIN)/python -m tests.chaos.hostile
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Set Redrive up on a bare machine and run it: `python3 run.py demo`, `python3 run.py test`.
 
-Uses the standard library alone. The first call makes `.venv` and installs what the hash-pinned requirement files
-name; later calls see that nothing changed and start at once. `test` and `check` are for those who change Redrive;
-every other word goes to the `redrive` command.
+Uses only the standard library. The first call creates `.venv` and installs the hash-pinned requirements; later calls
+see that nothing changed and start at once. `test` and `check` are for developers of Redrive; every other command goes
+to `redrive`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOLS = ROOT / ".tools"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed"
 RUNTIME, DEVELOPMENT, SETUP = "requirements.txt", "requirements-dev.txt", "requirements-setup.txt"
-# All tests wait more than they compute: three files at a time, each process with a stack of its own.
+# Tests wait more than they compute: three files at a time, each process with its own stack.
 SIDE_BY_SIDE = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 CHECKS = (
     ["ruff", "check", "."],
@@ -64,7 +64,7 @@ def _check() -> int:
 
 @contextlib.contextmanager
 def _setup_lock() -> Iterator[None]:
-    """Let two first calls at once install one after the other."""
+    """Make two first calls at once install one after the other."""
     try:
         TOOLS.mkdir(exist_ok=True)
         lock = (TOOLS / "lock").open("w")
@@ -101,9 +101,9 @@ def _fingerprint(requirements: str) -> str:
 
 
 def find_uv() -> str | None:
-    """Return uv as pinned by its hash, fetched if need be: it installs in seconds what takes pip minutes.
+    """Return uv as pinned by its hash, fetched if needed: it installs in seconds what takes pip minutes.
 
-    None when it cannot be had.
+    None if it is unavailable.
     """
     place = TOOLS / "uv"
     stamp = place / "pinned"
@@ -111,7 +111,7 @@ def find_uv() -> str | None:
     if not stamp.exists() or stamp.read_text() != pinned:
         shutil.rmtree(place, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--target", str(place)]
-        # A uv of the machine's own may be too old to know the options used here: prefer ours.
+        # The machine's own uv may be too old to know the options used here: prefer ours.
         if subprocess.call([*command, "-r", SETUP], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             return shutil.which("uv")
         stamp.write_text(pinned)
@@ -132,7 +132,7 @@ def _install_with_uv(uv: str, requirements: str) -> None:
 
 
 def uv_settings() -> dict[str, str]:
-    """Hand pip's configuration to uv, which does not read it."""
+    """Pass pip's configuration to uv, which does not read it."""
     settings = {
         "UV_SYSTEM_CERTS": "1",
         "UV_PYTHON_DOWNLOADS": "never",

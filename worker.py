@@ -80,13 +80,13 @@ WORKFLOWS = [
     DescribeBulk,
     ListBulkItems,
 ]
-# A record waits for as long as Postgres is away: Temporal's own buckets end at 10 s.
+# A record waits as long as Postgres is down: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What activities work with."""
+    """What activities use."""
 
     client: Client
     http: httpx.AsyncClient
@@ -97,12 +97,12 @@ class Tools:
 
     @property
     def redactor(self) -> Redactor:
-        """What keeps secrets out of what is stored and told."""
+        """The redactor of stored and logged texts."""
         return self.settings.redactor()
 
 
 def build_worker(tools: Tools, slots: StepSlots) -> Worker:
-    """Put a worker together."""
+    """Build a worker."""
     settings = tools.settings
     return Worker(
         tools.client,
@@ -122,7 +122,7 @@ def build_worker(tools: Tools, slots: StepSlots) -> Worker:
 
 
 def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
-    """Put together what takes the steps that found no slot: from a queue of its own, whenever a common slot is free."""
+    """Build the worker for steps that found no slot: it has its own queue, and polls while a common slot is free."""
     settings = tools.settings
     fixed = FixedSizeSlotSupplier(1)
     return Worker(
@@ -136,7 +136,7 @@ def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
             local_activity_supplier=fixed,
             nexus_supplier=fixed,
         ),
-        # Each poll may bring a step at a moment when all slots have been taken meanwhile.
+        # A step may arrive from a poll after all slots have been taken.
         max_concurrent_activity_task_polls=1,
         max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=settings.shutdown_grace,
@@ -144,7 +144,7 @@ def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
 
 
 def _run_activities(tools: Tools, slots: StepSlots) -> list[ActivityFunction]:
-    """Return what runs need: their steps, their keys, the catalog, and what looks after their records."""
+    """Return the activities of runs: steps, keys, the catalog, and the maintenance of their records."""
     steps = _step_activities(tools, slots)
     catalog = CatalogActivities(tools.registry, tools.settings.build_id)
     keys = KeyActivities(tools.client, tools.database, tools.redactor)
@@ -175,7 +175,7 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
 
 
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
-    """Return what dead letters need: from the report of a failure to the outcome of an order."""
+    """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
     signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
     follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
@@ -199,7 +199,7 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
 
 
 def _bulk_activities(tools: Tools) -> list[ActivityFunction]:
-    """Return what bulk operations need: their plans, and carrying them out."""
+    """Return the activities of bulk operations: their plans and their execution."""
     approvals = tools.settings.approvals
     plans = BulkPlanActivities(tools.database, tools.registry, tools.redactor, approvals=approvals)
     bulk = BulkActivities(
@@ -248,7 +248,7 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
 
 
 def _runtime(settings: Settings) -> Runtime | None:
-    """Serve metrics where the settings say, if they do."""
+    """Serve metrics if the settings name an address."""
     if settings.metrics_address is None:
         return None
     prometheus = PrometheusConfig(
@@ -261,7 +261,7 @@ def _runtime(settings: Settings) -> Runtime | None:
 
 
 async def _keep_schedules(client: Client, task_queue: str) -> None:
-    """Ask for what is done at set times. A worker that cannot is as good as any other: the next one asks again."""
+    """Create the schedules. A worker that cannot is still useful: the next one tries again."""
     try:
         await keep_schedules(client, task_queue)
     except RPCError as error:
@@ -269,7 +269,7 @@ async def _keep_schedules(client: Client, task_queue: str) -> None:
 
 
 async def _keep_weights(client: Client, settings: Settings) -> None:
-    """Have Temporal know the tenants' weights. Without them each tenant has one turn."""
+    """Set the tenants' weights in Temporal. Without them each tenant has one turn."""
     try:
         await keep_weights(client, settings.task_queue, settings.tenant_weights)
     except RPCError as error:

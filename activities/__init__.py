@@ -1,1 +1,1 @@
-"""Side effects only: what workflows ask for by name."""
+"""The activities: side effects, which workflows call by name."""

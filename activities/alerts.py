@@ -1,4 +1,4 @@
-"""Tell people that steps die: Sentry and a signed webhook. Each is optional; neither can hold up a dead letter."""
+"""Alerts on dead letters: Sentry and a signed webhook. Each is optional, and neither can delay a dead letter."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class AlertActivities:
 
 
 def _sentry(settings: AlertSettings) -> Any:
-    """Return the Sentry SDK, set up, when a DSN is set."""
+    """Return the configured Sentry SDK if a DSN is set."""
     if settings.sentry_dsn is None:
         return None
     try:

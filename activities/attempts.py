@@ -18,7 +18,7 @@ _ATTEMPTS = TypeAdapter(list[Attempt])
 def earlier_attempts(
     prior: Sequence[Attempt], heartbeat_details: Sequence[Any], attempt: int, now: datetime
 ) -> list[Attempt]:
-    """Return the failed attempts before this one, with an entry for each that died without a word."""
+    """Return the failed attempts before this one, with an entry for each that ended without a report."""
     known = {entry.attempt: entry for entry in (*prior, *_reported(heartbeat_details))}
     first_silent = max(known, default=0) + 1
     for number in range(max(first_silent, attempt - ATTEMPTS_KEPT), attempt):
@@ -44,7 +44,7 @@ def _interrupted(number: int, now: datetime) -> Attempt:
 
 
 def with_attempt(earlier: Sequence[Attempt], entry: Attempt) -> list[Attempt]:
-    """Return the attempts with one more, bounded: the first tells when it began, the latest tell what goes on."""
+    """Return the attempts with one more, bounded: the first and the latest are kept."""
     entry = entry.model_copy(update={"error": entry.error[:ATTEMPT_TEXT_LIMIT]})
     attempts = [*earlier, entry]
     if len(attempts) > ATTEMPTS_KEPT:
@@ -53,6 +53,6 @@ def with_attempt(earlier: Sequence[Attempt], entry: Attempt) -> list[Attempt]:
 
 
 def to_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Return the attempts as they travel in heartbeat details."""
+    """Return the attempts as heartbeat details."""
     details: list[dict[str, Any]] = _ATTEMPTS.dump_python(list(attempts), mode="json")
     return details

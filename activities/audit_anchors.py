@@ -1,4 +1,4 @@
-"""Heads of the audit log, noted outside of it: in the log, and by settings in a file and at a webhook."""
+"""Heads of the audit log, recorded outside of it: in the log output and, if set, in a file and at a webhook."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 
 class AuditAnchors:
-    """Note heads. Noting one twice does no harm."""
+    """Record heads. Recording one twice is harmless."""
 
     def __init__(self, database: Database, http: httpx.AsyncClient, settings: AnchorSettings) -> None:
         self._database = database
@@ -32,7 +32,7 @@ class AuditAnchors:
 
     @activity.defn(name=Activity.ANCHOR_AUDIT)
     async def anchor_audit(self, last: AnchorMark | None) -> AnchorMark:
-        """Note the heads of the logs that have grown since the last time."""
+        """Record the heads of the logs that have grown since the last time."""
         heads, since = await grown_heads(await self._database.pool(), last.since if last else None)
         at = datetime.now(UTC)
         for head in heads:
@@ -53,7 +53,7 @@ def _line(head: Head, at: datetime) -> dict[str, Any]:
 
 
 def _append(file: Path, lines: list[dict[str, Any]]) -> None:
-    """Add lines in one write, so that those of two processes do not mix."""
+    """Append lines in one write, so that lines of two processes do not interleave."""
     with file.open("ab", buffering=0) as output:
         output.write(b"".join(to_json(line) + b"\n" for line in lines))
 

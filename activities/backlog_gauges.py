@@ -1,4 +1,4 @@
-"""How many dead letters and retries there are: read from Postgres now and then, for the gauges."""
+"""Gauges of the backlog: dead letters and retries, read from Postgres at intervals."""
 
 import asyncio
 from datetime import timedelta
@@ -17,7 +17,7 @@ INTERVAL = timedelta(seconds=15)
 
 
 async def keep_gauges(database: Database, metrics: Metrics) -> None:
-    """Set the gauges for as long as the worker runs; a database that is away only makes them old."""
+    """Update the gauges while the worker runs; while the database is down they keep their last values."""
     while True:
         try:
             metrics.stock(*await stock(await database.pool()))

@@ -1,4 +1,4 @@
-"""The side effects of a bulk operation: its record, and the orders to its dead letters, in legs of some seconds."""
+"""The side effects of a bulk operation: its record, and the commands to its dead letters, in legs of some seconds."""
 
 import asyncio
 from datetime import timedelta
@@ -37,14 +37,14 @@ from redrive.token_bucket import Pace
 
 log = get_logger(__name__)
 
-# How long one leg goes on: after it, the workflow shows how far it is.
+# The duration of one leg: after it, the workflow reports progress.
 LEG = timedelta(seconds=20)
-# How often outcomes are looked for, and items are sent in the places of those that ended.
+# How often to poll for outcomes and to send items in place of those that ended.
 ROUND = timedelta(milliseconds=250)
 
 
 class BulkActivities:
-    """Carry bulk operations out."""
+    """Run bulk operations."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BulkActivities:
 
     @activity.defn(name=Activity.OPEN_BULK)
     async def open_bulk(self, start: BulkStart) -> BulkAnswer:
-        """Settle the membership of a bulk operation, or refuse it; one that is there already goes on."""
+        """Fix the membership of a bulk operation, or refuse it; an existing one continues."""
         pool = await self._database.pool()
         bulk_id, tenant = start.bulk_id, start.order.tenant
         written = start.model_copy(update={"reason": self._redactor.text(start.reason)})
@@ -75,7 +75,7 @@ class BulkActivities:
                 pool,
                 written,
                 partial(judge, self._registry, start),
-                # Closed if either side demands it: the settings of one process do not undo another's.
+                # Approval is needed if either side demands it: one process's settings do not override another's.
                 approvals=self._approvals or start.needs_approval,
             )
         except RedriveError as error:
@@ -105,17 +105,17 @@ class BulkActivities:
 
     @activity.defn(name=Activity.ADVANCE_BULK)
     async def advance_bulk(self, start: BulkStart) -> BulkProgress:
-        """Send orders and look for outcomes, for some seconds or until there is nothing to do."""
+        """Send commands and collect outcomes, for some seconds or until nothing is left to do."""
         leg = _Leg(start, await self._database.pool(), self._letters, self._metrics)
         try:
             return await leg.run()
         except ExceptionGroup as group:
-            # The first is the cause; the others are what it interrupted.
+            # The first error is the cause; the others are what it interrupted.
             raise group.exceptions[0] from group
 
     @activity.defn(name=Activity.CONTROL_BULK)
     async def control_bulk(self, given: BulkOrderedControl) -> BulkAnswer:
-        """Pause, resume or stop, and write down who did it and why."""
+        """Pause, resume or stop, and record who did it and why."""
         command = given.command.model_copy(update={"reason": self._redactor.text(given.command.reason)})
         try:
             status = await bulks.control_bulk(
@@ -134,7 +134,7 @@ class BulkActivities:
 
     @activity.defn(name=Activity.FINISH_BULK)
     async def finish_bulk(self, start: BulkStart) -> BulkProgress:
-        """Write down that a bulk operation has ended."""
+        """Record that a bulk operation has ended."""
         progress = await bulks.finish_bulk(await self._database.pool(), start.order.tenant, start.bulk_id)
         log.info(
             "bulk.finished",
@@ -157,7 +157,7 @@ _TOLD = {
 
 
 class _Leg:
-    """Some seconds of a bulk operation. Whoever does the next leg, or this one after a crash, finds all in Postgres."""
+    """One leg of a bulk operation. All its state is in Postgres, for the next leg and for a retry after a crash."""
 
     def __init__(self, start: BulkStart, pool: Pool, letters: DeadLetters, metrics: Metrics) -> None:
         self._start = start
@@ -194,7 +194,7 @@ class _Leg:
     async def _next(self, progress: BulkProgress, now: float) -> list[SentItem]:
         self._pace = self._pace or Pace(self._start.order.rate, progress.since_sent)
         free = self._pace.take(now, room(progress, self._start.order))
-        # Those that are being sent and are not ours were left behind by a worker that died, or will write the same.
+        # Items in `sending` that are not ours belong to a worker that died, or to one that writes the same.
         if not free and progress.sending <= len(self._sending):
             return []
         return await bulk_items.claim(

@@ -1,4 +1,4 @@
-"""The plan of a bulk operation: how many, which steps run again, and what that repeats."""
+"""The plan of a bulk operation: how many items, which steps run again, and which effects that repeats."""
 
 from datetime import UTC, datetime
 
@@ -40,7 +40,7 @@ from redrive.store.bulk.members import Members, find_members
 
 
 class BulkPlanActivities:
-    """Answer questions about bulk operations; none of them changes a dead letter."""
+    """Answer queries about bulk operations; none of them changes a dead letter."""
 
     def __init__(self, database: Database, registry: Registry, redactor: Redactor, *, approvals: bool) -> None:
         self._database = database
@@ -50,9 +50,9 @@ class BulkPlanActivities:
 
     @activity.defn(name=Activity.PLAN_BULK)
     async def plan_bulk(self, order: BulkOrder) -> PlanAnswer:
-        """Say what a bulk operation would do, or why it cannot be."""
+        """Return what a bulk operation would do, or why it is refused."""
         until = order.selection.until or datetime.now(UTC)
-        # What fails from now on does not belong to it: else no plan would hold while steps go on failing.
+        # Later failures do not belong to it: otherwise no plan would stay valid while steps keep failing.
         fixed = order.model_copy(update={"selection": order.selection.model_copy(update={"until": until})})
         members = await find_members(await self._database.pool(), fixed)
         try:
@@ -64,7 +64,7 @@ class BulkPlanActivities:
 
     @activity.defn(name=Activity.APPROVE_BULK)
     async def approve_bulk(self, approval: Approval) -> ApprovalAnswer:
-        """Write down that somebody approves a plan, or say why that does not count."""
+        """Record an approval of a plan, or say why it does not count."""
         reason = self._redactor.text(approval.reason)
         yes = Yes(approved_by=approval.approved_by, person=approval.eyes, reason=reason)
         try:
@@ -75,7 +75,7 @@ class BulkPlanActivities:
 
     @activity.defn(name=Activity.DESCRIBE_BULK)
     async def describe_bulk(self, asked: BulkRequest) -> BulkView | None:
-        """Return a bulk operation, or nothing."""
+        """Return a bulk operation, or None."""
         try:
             return await get_bulk(await self._database.pool(), asked.tenant, asked.bulk_id)
         except BulkNotFound:
@@ -88,7 +88,7 @@ class BulkPlanActivities:
 
 
 def planned(registry: Registry, order: BulkOrder, members: Members) -> BulkPlan:
-    """Return the plan of an order to these dead letters, by the pipelines that this worker knows."""
+    """Return the plan of a command to these dead letters, by the pipelines that this worker knows."""
     groups = planned_groups(registry, order, members)
     return BulkPlan(
         hash=plan_hash(order, members.digest),
@@ -100,7 +100,7 @@ def planned(registry: Registry, order: BulkOrder, members: Members) -> BulkPlan:
 
 
 def judge(registry: Registry, start: BulkStart, members: Members) -> BulkPlan:
-    """Return the plan of a start, or refuse it: the dead letters are others, or unsafe effects lack a yes."""
+    """Return the plan of a start, or refuse it: the dead letters changed, or unsafe effects are not confirmed."""
     _check_size(members)
     plan = planned(registry, start.order, members)
     if plan.hash != start.plan_hash:
@@ -124,12 +124,12 @@ def _check_size(members: Members) -> None:
 
 
 def planned_groups(registry: Registry, order: BulkOrder, members: Members) -> list[PlannedGroup]:
-    """Say for each pipeline and step what happens, by the pipelines that this worker knows."""
+    """Return what happens for each pipeline and step, by the pipelines that this worker knows."""
     return [_group(registry, order, *group) for group in members.groups]
 
 
 def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
-    """Name the steps that run again and whose effects no key guards."""
+    """Return the steps that run again and whose effects no idempotency key protects."""
     return sorted({step.name for group in groups for step in group.run_again if step.effect is Effect.UNSAFE})
 
 

@@ -1,4 +1,4 @@
-"""What this worker knows: its modules and pipelines."""
+"""The modules and pipelines that this worker knows."""
 
 from temporalio import activity
 
@@ -10,7 +10,7 @@ from redrive.redaction.redactor import Redactor
 
 
 class CatalogActivities:
-    """Answer questions about a registry."""
+    """Answer queries about a registry."""
 
     def __init__(self, registry: Registry, generation: str) -> None:
         self._registry = registry
@@ -29,6 +29,6 @@ class CatalogActivities:
             return Resolution(steps=self._registry.resolve(request.pipeline, check_payload(request.payload)))
         except InvalidInput as error:
             return Resolution(problem=str(error), code=error.code)
-        except Exception as error:  # a validator of a module's input may raise anything; a retry would never end
+        except Exception as error:  # a module's input validator may raise anything, and Temporal would retry it forever
             why = Redactor().beginning(f"{type(error).__name__}: {error}", ERROR_TEXT_LIMIT)
             return Resolution(problem=f"payload cannot be checked: {why}", code=InvalidInput.code)

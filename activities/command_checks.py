@@ -1,4 +1,4 @@
-"""Whether a run stands against an operator's order: asked of the run itself, whose input is the true one."""
+"""Checks an operator's command against its run. The run itself is asked: its input is the original."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What stands against an order, if anything; else what to tell the operator."""
+    """Why a command is refused, if it is; otherwise what to tell the operator."""
 
     problem: str | None = None
     orphaned: bool = False
@@ -61,7 +61,7 @@ class Verdict:
 
 
 class OrderChecks:
-    """Check orders with the runs that they are for."""
+    """Check commands against their runs."""
 
     def __init__(self, client: Client, registry: Registry, redactor: Redactor, *, task_queue: str) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class OrderChecks:
         self._task_queue = task_queue
 
     async def check(self, request: OrderRequest) -> Verdict:
-        """Say whether the run stands against an order, and whether it is gone."""
+        """Say whether the run conflicts with a command, and whether the run is gone."""
         try:
             # Not in the workflow: what counts as a secret changes with releases.
             check_identifiers(request_id=request.order.request_id, requested_by=request.order.requested_by)
@@ -102,11 +102,11 @@ class OrderChecks:
         return Verdict(problem, message=_MESSAGES[order.verb], is_last=is_last)
 
     def completed(self, step: str, order: LetterOrder) -> LetterOrder:
-        """Return an order as the run gets it: an output with its model's defaults, as the module would return it."""
+        """Return a command as the run gets it: an output with its model's defaults, as the module would return it."""
         module = self._registry.modules.get(step)
         if not isinstance(order, Resolve) or module is None:
             return order
-        # By way of JSON, as a module's own output goes.
+        # Through JSON, as a module's own output.
         output = module.output_model.model_validate_json(to_json(order.output))
         return order.model_copy(update={"output": output.model_dump(mode="json")})
 
@@ -114,7 +114,7 @@ class OrderChecks:
         """Start the next generation of a run that is gone, with the steps before the dead one done."""
         anew = restarted(run, letter)
         run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, anew.generation)
-        # Starting twice is one run: the id is computed.
+        # Starting twice gives one run: the id is computed.
         await start_run(self._client, self._task_queue, run_id, anew)
         return Verdict(message=f"started anew as {run_id}")
 
@@ -157,7 +157,7 @@ class OrderChecks:
         except ValidationError as error:
             sentence = validation_sentence(error, self._redactor)
             return f"input_patch: the edited input does not fit {snapshot.name!r}: {sentence}"
-        # Edits are kept one by one, and travel with the run: many that remove nothing would be too much for Temporal.
+        # Each edit is kept and travels with the run: many edits that remove nothing would exceed Temporal's limits.
         kept = [run.document, run.run.state.patches if run.run.state else {}, patch]
         return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT) or _size_problem(
             "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
@@ -177,20 +177,20 @@ class OrderChecks:
 
 
 def _needs_no_document(order: LetterOrder) -> bool:
-    """Tell whether an order changes nothing that has to fit the run's input: all that matters is where the run is."""
+    """Tell whether a command changes nothing that must match the run's input: only the run's position matters."""
     if isinstance(order, Replay):
         return order.from_step is None and order.input_patch is None and order.policy is None
     return isinstance(order, Discard)
 
 
 def _waits_at(description: WorkflowExecutionDescription, step: str) -> bool:
-    """Tell whether the run is parked there by what Temporal itself knows, which costs the run's worker nothing."""
+    """Tell from Temporal's own data whether the run is parked there, without a query to the run's worker."""
     run = summary(description)
     return (run.status, run.failed_step) == (RunStatus.DLQ_PENDING, step)
 
 
 def _place_problem(request: OrderRequest, run: RunDocument) -> str | None:
-    """Say where the run is, if it does not wait where the order means."""
+    """Return where the run is, if it does not wait where the command expects it."""
     step = request.letter.step
     if run.parked_at != step:
         where = f"parked at {run.parked_at!r}: order on its dead letter first" if run.parked_at else "not parked"
@@ -205,7 +205,7 @@ def _place_problem(request: OrderRequest, run: RunDocument) -> str | None:
 
 
 def _gone(order: LetterOrder, problem: str) -> Verdict:
-    """Judge an order for a run that is gone: only giving up needs no run."""
+    """Judge a command for a run that is gone: only a discard needs no run."""
     if isinstance(order, Discard):
         return Verdict(message="the run is gone already; the dead letter is closed")
     return Verdict(problem, orphaned=True)

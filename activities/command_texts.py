@@ -1,4 +1,4 @@
-"""Orders as they may be stored: without secrets in what people wrote."""
+"""Commands in the form in which they are stored: without secrets in what people wrote."""
 
 from typing import TypeVar, cast
 
@@ -10,7 +10,7 @@ Order = TypeVar("Order", bound=LetterOrder | Continue)
 
 
 def storable(order: Order, redactor: Redactor) -> Order:
-    """Return an order without secrets in its texts. An accepted one keeps its ids: they were checked."""
+    """Return a command without secrets in its texts. An accepted one keeps its ids: they were checked."""
     texts = {
         "reason": redactor.text(order.reason),
         "request_id": shown_identifier(order.request_id),

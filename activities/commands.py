@@ -1,7 +1,7 @@
-"""An operator's order: checked with the run, written down, handed to the run.
+"""An operator's command: checked against the run, recorded, signalled to the run.
 
-All in one activity: if the worker dies in between, the next try finds the order in the audit log and hands it on. The
-run may get it twice; it takes an order only for the cycle that it is parked in.
+All in one activity: if the worker dies in between, the next attempt finds the command in the audit log and signals it.
+The run may get it twice; it takes a command only for the cycle that it is parked in.
 """
 
 from pydantic import ValidationError
@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 
 class OrderActivities:
-    """Take operators' orders."""
+    """Take operators' commands."""
 
     def __init__(
         self, client: Client, database: Database, checks: OrderChecks, redactor: Redactor, metrics: Metrics
@@ -49,7 +49,7 @@ class OrderActivities:
 
     @activity.defn(name=Activity.RECORD_ORDER)
     async def record_order(self, request: OrderRequest) -> OrderRecorded:
-        """Accept or refuse an order, write that down, and hand it on. The same order again gets the first answer."""
+        """Accept or refuse a command, record that, and signal it. The same command again gets the first answer."""
         pool = await self._database.pool()
         earlier = await dead_letters.first_answer(pool, request.letter, request.order.request_id)
         if earlier:
@@ -61,19 +61,19 @@ class OrderActivities:
             return OrderRecorded(answer=answer, orphaned=answer.orphaned)
         proof = await dead_letters.proof_of(pool, request.letter, request.order.request_id)
         if proof is None:
-            # Another try of this activity was quicker, and the order's outcome is known already.
+            # Another attempt of this activity was faster, and the command's outcome is already known.
             return OrderRecorded(answer=answer)
         if await self._hand_on(request, proof) or isinstance(request.order, Discard):
             return OrderRecorded(answer=answer, under_way=True)
-        # The run ended after the check: nobody carries the order out.
+        # The run ended after the check: nobody carries the command out.
         await dead_letters.reopen(pool, request.letter, request.cycle, orphaned=True)
         self._metrics.replayed("orphaned")
         return OrderRecorded(answer=answer, orphaned=True)
 
     async def _repeated(self, request: OrderRequest, earlier: Answer) -> OrderRecorded:
-        """Answer an order that was given before; hand it on again, if it may not have reached the run."""
+        """Answer a command that was given before; signal it again if it may not have reached the run."""
         pool = await self._database.pool()
-        # The same id on another order gets the answer, too, but is not carried out.
+        # Another command under the same id also gets the answer, but is not carried out.
         is_same = earlier.accepted and earlier.status is status_after(request.order)
         proof = await dead_letters.proof_of(pool, request.letter, earlier.request_id) if is_same else None
         if proof is not None:
@@ -100,9 +100,9 @@ class OrderActivities:
 
     @activity.defn(name=Activity.CHECK_ORDER)
     async def check_order(self, handed: HandedOrder) -> str | None:
-        """Say why a run must not do what it was told, or None: the record has accepted this very order.
+        """Say why a run must not do what it was told, or return None: the record has accepted exactly this command.
 
-        A refusal is written down. The run was told by a signal that anybody may send who reaches Temporal.
+        A refusal is recorded. The run was told by a signal, which anybody who reaches Temporal can send.
         """
         pool = await self._database.pool()
         proof = await dead_letters.proof_of(pool, handed.letter, handed.request_id)
@@ -127,7 +127,7 @@ class OrderActivities:
         return malformed.problem
 
     async def _hand_on(self, request: OrderRequest, proof: str) -> bool:
-        """Signal the run, and tell whether it was there."""
+        """Signal the run, and return whether it was there."""
         letter, order = request.letter, request.order
         if isinstance(order, Restart):
             return True
@@ -136,7 +136,7 @@ class OrderActivities:
             message = OwnerOrder(step=letter.step, cycle=request.cycle, order=completed, proof=proof)
             await self._client.get_workflow_handle(letter.run_id).signal(OwnerSignal.ORDER, message)
         except ValidationError:
-            # Given again with another output, which nobody accepted.
+            # Sent again with another output, which nobody accepted.
             return False
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""The record of a dead letter in Postgres: written, read, and told in logs and metrics."""
+"""The record of a dead letter in Postgres: written, read, logged and counted."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -67,7 +67,7 @@ class LetterRecords:
         return LetterRecorded(state=recorded.state, alert=alert if alert.count else None)
 
     async def _reopened(self, message: Exhausted, state: LetterState) -> LetterState:
-        """Open a record again whose last order was lost on its way to the run."""
+        """Reopen a record whose last command was lost on its way to the run."""
         letter = message.letter
         if not await dead_letters.reopen(await self._database.pool(), letter, message.cycle.cycle):
             return state
@@ -76,7 +76,7 @@ class LetterRecords:
 
     @activity.defn(name=Activity.RECORD_OUTCOME)
     async def record_outcome(self, request: OutcomeRequest) -> None:
-        """Write down how a replay ended."""
+        """Record how a replay ended."""
         await dead_letters.put_outcome(await self._database.pool(), request.letter, request.outcome)
         self._metrics.replayed(request.outcome.ending.value)
         log.info(
@@ -89,16 +89,16 @@ class LetterRecords:
 
     @activity.defn(name=Activity.RECORD_REFUSAL)
     async def record_refusal(self, letter: LetterId, malformed: MalformedOrder) -> None:
-        """Write down an order that could not be read."""
+        """Record a command that could not be read."""
         info = activity.info()
-        # The same for every try of this activity, so that it is written down once.
+        # The same for every attempt of this activity, so that it is recorded once.
         once = f"{info.workflow_run_id}:{info.activity_id}"
         await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
         log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
 
     @activity.defn(name=Activity.RECORD_CONTINUE)
     async def record_continue(self, letter: LetterId, order: Continue, answer: Answer) -> None:
-        """Write down a `continue` and its answer."""
+        """Record a `continue` and its answer."""
         written = storable(order, self._redactor)
         await put_continue(await self._database.pool(), letter, written, answer)
         log.info(

@@ -1,4 +1,4 @@
-"""What a run tells the workflows of its dead letters, each started when it is not there."""
+"""Signals from a run to the workflows of its dead letters; a missing one is started."""
 
 from temporalio import activity
 from temporalio.client import Client
@@ -29,7 +29,7 @@ _OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
 
 
 class LetterSignals:
-    """Signal dead letters. Telling one twice does no harm."""
+    """Signal dead letters. Signalling one twice is harmless."""
 
     def __init__(self, client: Client, redactor: Redactor, *, task_queue: str) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class LetterSignals:
 
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
-        """Tell the dead letter that its step is exhausted: the facts, redacted."""
+        """Report to the dead letter that its step is exhausted: the facts, redacted."""
         message = Exhausted(
             letter=report.letter,
             pipeline=report.pipeline,

@@ -1,4 +1,4 @@
-"""Execute a step once: the stored result answers a second execution, and a zombie cannot overwrite it."""
+"""Execute a step once: a second execution gets the stored result, and a zombie worker cannot overwrite it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,7 +16,7 @@ log = get_logger(__name__)
 async def once(database: Database, execution: Execution, run: Callable[[], Awaitable[Any]]) -> Any:
     """Return the stored result of the step, or run it and store what it returns.
 
-    Without the database the step does not run: that its effects come once is what the module asked for.
+    Without the database the step does not run: the module asked for effects that happen once.
     """
     try:
         pool = await database.pool()

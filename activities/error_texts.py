@@ -1,4 +1,4 @@
-"""The text and the stack of whatever a module raised, as they can be stored: neither may fail, nor tell a secret."""
+"""The text and the stack of a module's error, in a form that can be stored: without secrets, and without failing."""
 
 import traceback
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from redrive.redaction.redactor import Redactor
 
 
 def error_text(error: BaseException, redactor: Redactor) -> str:
-    """Return an error's text: neither a broken `__str__` nor a lone surrogate may stop that."""
+    """Return an error's text, even if its `__str__` is broken or it has a lone surrogate."""
     if isinstance(error, ValidationError):
-        # Pydantic's own text shows values without the names that they are secret by.
+        # Pydantic's own text shows values without the field names that mark them as secret.
         return _storable(f"{error.title}: {validation_sentence(error, redactor)}")
     try:
         text = str(error)
@@ -23,12 +23,12 @@ def error_text(error: BaseException, redactor: Redactor) -> str:
 
 
 def redacted_text(text: str, redactor: Redactor) -> str:
-    """Return the beginning of a text, without the secrets in it."""
+    """Return the beginning of a text, without secrets."""
     return redactor.beginning(text, ERROR_TEXT_LIMIT)
 
 
 def redacted_stack(error: BaseException, redactor: Redactor) -> str:
-    """Return the end of an error's stack, without the secrets in it."""
+    """Return the end of an error's stack, without secrets."""
     stack = "".join(traceback.format_exception(error))
     for cause in _causes(error):
         if isinstance(cause, ValidationError):
@@ -38,7 +38,7 @@ def redacted_stack(error: BaseException, redactor: Redactor) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Go through an error and those that it came of, groups included."""
+    """Iterate over an error and its causes, including groups."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:

@@ -1,4 +1,4 @@
-"""Follow-ups of alerts: see to it that failures which were held back are told in the end."""
+"""Follow-ups of alerts: suppressed failures are reported later."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from redrive.store import alerts
 
 
 class FollowUps:
-    """Plan follow-ups, and count what they tell of."""
+    """Plan follow-ups, and count the failures that they report."""
 
     def __init__(self, client: Client, database: Database, *, task_queue: str, window: timedelta) -> None:
         self._client = client
@@ -24,7 +24,7 @@ class FollowUps:
         self.window = window
 
     async def plan(self, alert: Alert) -> None:
-        """Start the follow-up of the alert that holds this one back, to run when its time is over. Twice is once."""
+        """Start the follow-up of the alert that suppresses this one, for the end of its window. Twice is harmless."""
         since = await alerts.last_sent(await self._database.pool(), alert.letter.tenant, alert.fingerprint)
         if since is None:
             return
@@ -43,7 +43,7 @@ class FollowUps:
 
     @activity.defn(name=Activity.TAKE_HELD_BACK)
     async def take_held_back(self, follow_up: FollowUp) -> int:
-        """Return how many failures were held back, and are told now."""
+        """Return how many suppressed failures are reported now."""
         alert = follow_up.alert
         pool = await self._database.pool()
         return await alerts.take_held_back(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)

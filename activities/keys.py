@@ -1,6 +1,6 @@
-"""The sweep over idempotency keys: settle those whose end nobody wrote down, delete those whose time is up.
+"""The sweep over idempotency keys: settle those whose end was never recorded, delete expired ones.
 
-Retries that nobody will end are deleted on the way.
+It also deletes retries that nobody will end.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ from redrive.visibility import execution_status
 
 BATCH: Final = 1000
 ASKED_AT_ONCE: Final = 200
-# At most so many runs are asked for in one sweep; the next goes on with the others.
+# The maximum number of runs that one sweep asks for; the next sweep takes the others.
 MOST_ASKED: Final = 5000
 QUIET: Final = timedelta(minutes=10)
 
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 
 class KeyActivities:
-    """Look after keys."""
+    """Maintain keys."""
 
     def __init__(self, client: Client, database: Database, redactor: Redactor, quiet: timedelta = QUIET) -> None:
         self._client = client
@@ -43,14 +43,14 @@ class KeyActivities:
 
     @activity.defn(name=Activity.EXPIRE_KEYS)
     async def expire_keys(self) -> KeySweep:
-        """Do one sweep. It may be cut off anywhere: what is done is done, and the next goes on."""
+        """Do one sweep. It may be interrupted anywhere: the next sweep continues."""
         sweep = KeySweep(settled=await self._settle_unheard(), deleted=await self._delete_expired())
         await delete_unheard(await self._database.pool())
         log.info("key.swept", settled=sweep.settled, deleted=sweep.deleted)
         return sweep
 
     async def _settle_unheard(self) -> int:
-        """Ask Temporal for runs whose keys have been in process for long: their end may have been told in vain."""
+        """Ask Temporal for runs whose keys have long been in process: the report of their end may have been lost."""
         pool, settled = await self._database.pool(), 0
         for _ in range(MOST_ASKED // ASKED_AT_ONCE):
             rows = await list_unheard(pool, self._quiet, ASKED_AT_ONCE)
@@ -70,7 +70,7 @@ class KeyActivities:
         return settled
 
     async def _end(self, row: KeyRow) -> Settlement | None:
-        """Return how a key's run ended; None while it is open, or may be started yet."""
+        """Return how a key's run ended; None while it is open, or may still be started."""
         try:
             description = await self._client.get_workflow_handle(row.run_id).describe()
         except RPCError as error:
@@ -87,7 +87,7 @@ class KeyActivities:
         return await without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
 
     async def _delete_expired(self) -> int:
-        """Delete what has expired, once Temporal has forgotten it as well: the first generation's run id is free."""
+        """Delete what has expired, once Temporal has also forgotten it: then the first generation's run id is free."""
         pool, deleted = await self._database.pool(), 0
         retention = await self._retention()
         while count := await delete_expired(pool, retention, BATCH):
@@ -96,7 +96,7 @@ class KeyActivities:
         return deleted
 
     async def _retention(self) -> timedelta:
-        """Return how long Temporal keeps a run that has ended."""
+        """Return Temporal's retention for closed runs."""
         answer = await self._client.workflow_service.describe_namespace(
             DescribeNamespaceRequest(namespace=self._client.namespace)
         )

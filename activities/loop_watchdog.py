@@ -1,7 +1,7 @@
-"""Notice a module that blocks the event loop: say so, and end the process when it does not stop.
+"""Watchdog for the event loop: report a module that blocks it, and end the process if the module does not stop.
 
-A blocked loop stops every step of the worker, and no timeout can interrupt it. Ending the process gives the steps to
-another worker; the one that blocks is tried again until its attempts are used up.
+A blocked loop stops every step of the worker, and no timeout can interrupt it. If the process ends, another worker
+takes its steps; the blocking step is retried until its attempts are used up.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ EXIT_CODE = 70
 
 
 class StallGuard:
-    """Watch the running loop from a thread of its own. Use as a context manager inside the loop."""
+    """Watch the running loop from a separate thread. Use as a context manager inside the loop."""
 
     def __init__(self, limit: timedelta, give_up: Callable[[], None] | None = None) -> None:
         self._limit = limit.total_seconds()
@@ -59,6 +59,6 @@ class StallGuard:
             warned = stalled > 4 * TICK
 
     def _stack(self) -> str:
-        """Return where the loop's thread is: the lines that block it."""
+        """Return the stack of the loop's thread: the lines that block it."""
         frame = sys._current_frames().get(self._loop_thread)
         return "".join(traceback.format_stack(frame)[-4:]) if frame else ""

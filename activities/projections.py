@@ -1,6 +1,6 @@
-"""The record of a projector: a step of an event's run writes it when it has succeeded.
+"""The record of a projector, written by a step of an event's run that succeeded.
 
-That it failed for good is written with its dead letter, by the database itself.
+A final failure is written with its dead letter, by the database itself.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 
 async def write_projection(database: Database, order: StepOrder, attempt: int, took: timedelta) -> None:
-    """Record that a projector succeeded. No run waits for the database: a replay of the projector writes it, too."""
+    """Record that a projector succeeded. No run waits for the database: a replay of the projector also writes it."""
     try:
         async with asyncio.timeout(TIMEOUT.total_seconds()):
             await put_projection(await database.pool(), order, attempt, took)

@@ -1,4 +1,4 @@
-"""What a module returned, as JSON that Temporal carries: it would retry a result that it cannot, effects included."""
+"""A module's result as JSON that Temporal can carry: it would retry a result that it cannot, effects included."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from redrive.modules import Module
 
 
 def plain_result(module: Module[Any, Any], output: object) -> Any:
-    """Return what a module returned as plain JSON, or end its step."""
+    """Return a module's result as plain JSON, or end its step."""
     if not isinstance(output, module.output_model):
         wanted = module.output_model.__name__
         raise Terminal(
@@ -33,10 +33,10 @@ def plain_result(module: Module[Any, Any], output: object) -> Any:
 
 
 def packed_result(value: Any, attempt: int, earlier: Sequence[Attempt]) -> RawValue:
-    """Serialise the result of a try."""
+    """Serialise the result of an attempt."""
     output = to_json(value)
     rest = to_json({"size": len(output), "attempt": attempt, "attempts": to_details(earlier)})
-    # Put together as bytes: a megabyte is written once.
+    # Assembled as bytes, so that a megabyte is copied once.
     data = b'{"output":' + output + b"," + rest.removeprefix(b"{")
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
 

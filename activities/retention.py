@@ -1,4 +1,4 @@
-"""The purge: what is over and old is deleted, as settings say."""
+"""The purge: delete closed records when they are older than the settings allow."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ class RetentionActivities:
 
     @activity.defn(name=Activity.PURGE)
     async def purge(self) -> PurgeReport:
-        """Purge all tenants. It may be cut off anywhere: what is done is done, and the next goes on."""
+        """Purge all tenants. It may be interrupted anywhere: the next purge continues."""
         deleted: Counter[str] = Counter()
         for tenant in await tenants(await self._database.pool()):
             try:

@@ -1,4 +1,4 @@
-"""The sweep of the retry scheduler as Temporal runs it."""
+"""The sweep of the retry scheduler as an activity."""
 
 import asyncio
 import contextlib
@@ -11,21 +11,21 @@ from redrive.contracts import Activity, SweepOrder
 from redrive.logs import get_logger
 
 HEARTBEAT_INTERVAL: Final = 1.0
-# A batch that is being sent when the sweep is canceled may finish within this.
+# The time for a batch that is being sent when the sweep is canceled.
 GRACE: Final = 30.0
 
 log = get_logger(__name__)
 
 
 class Sweeper(Protocol):
-    """What sends the retries that are due."""
+    """Sends the retries that are due."""
 
     async def sweep(self, tenant: str, stop: asyncio.Event) -> int:
         """Send what is due until the event is set; return how many messages were sent."""
 
 
 class SweepActivities:
-    """The sweep as Temporal runs it: one long activity after another, on whichever process is alive."""
+    """The sweep as Temporal runs it: one long activity after another, on any live process."""
 
     def __init__(self, sweeper: Sweeper) -> None:
         self._sweeper = sweeper
@@ -42,7 +42,7 @@ class SweepActivities:
 
 
 async def _finishing(sweep: asyncio.Task[int], stop: asyncio.Event) -> int:
-    """Wait for the sweep. Canceled, let it finish the batch in hand: cut off, it would be sent a second time."""
+    """Wait for the sweep. If canceled, finish the current batch: an interrupted one would be sent twice."""
     try:
         return await asyncio.shield(sweep)
     except asyncio.CancelledError:
@@ -69,7 +69,7 @@ async def _heartbeats() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _ending(stop: asyncio.Event, after: float) -> AsyncIterator[None]:
-    """Set the event when the shift is over or the worker shuts down."""
+    """Set the event when the shift ends or the worker shuts down."""
 
     async def end() -> None:
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Steps that will be tried again, written down for those who look. Nothing here fails an attempt or holds it up."""
+"""The list of steps that will be retried. Nothing here fails or delays an attempt."""
 
 from datetime import timedelta
 from typing import Final
@@ -10,7 +10,7 @@ from redrive.postgres.database import Database
 from redrive.store.runs.retrying import RetryingStep, clear_retrying, put_retrying
 
 LONGEST: Final = timedelta(seconds=1)
-# Beside its timeout, so late may the next attempt be before the step is not counted any more.
+# Besides its timeout, how late the next attempt may be before the step is no longer counted.
 LATE: Final = timedelta(minutes=1)
 
 log = get_logger(__name__)
@@ -23,7 +23,7 @@ class Retries:
         self._patience = Patience(database.express, LONGEST)
 
     async def put(self, order: StepOrder, failed: Attempt, delay: timedelta) -> None:
-        """Note that an attempt failed and another follows."""
+        """Record that an attempt failed and another follows."""
         policy = order.step.policy
         step = RetryingStep(
             tenant=order.tenant,
@@ -42,7 +42,7 @@ class Retries:
         await self._patience.ask(lambda session: put_retrying(session, step, policy.timeout + LATE), _tell)
 
     async def clear(self, order: StepOrder, attempt: int) -> None:
-        """Note that an attempt has ended the step. The first one has nothing to clear."""
+        """Record that an attempt has ended the step. A first attempt has nothing to clear."""
         if attempt == 1:
             return
         await self._patience.ask(

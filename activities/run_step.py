@@ -1,7 +1,7 @@
-"""Try a step once: validate, call the module within its deadline, serialise, classify.
+"""Attempt a step once: validate, call the module within its deadline, serialise, classify.
 
-All of that happens inside the activity, because what fails outside of it (Temporal's own decoding, encoding and
-timeouts) is retried blindly.
+All of that happens inside the activity, because Temporal blindly retries what fails outside of it (its own decoding,
+encoding and timeouts).
 """
 
 import asyncio
@@ -62,7 +62,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Try:
-    """One attempt: the order, its number and what came before it."""
+    """One attempt: the step input, the attempt's number and what came before it."""
 
     order: StepOrder
     number: int
@@ -103,7 +103,7 @@ class _Try:
 
     @property
     def execution(self) -> Execution:
-        """What a stored result belongs to."""
+        """The key of a stored result."""
         order = self.order
         return Execution(order.tenant, self.key_for("run"), order.run_id, order.step.name, order.cycle, self.number)
 
@@ -139,7 +139,7 @@ class StepActivities:
 
     @activity.defn(name=Activity.RUN_STEP)
     async def run_step(self, raw: RawValue) -> RawValue:
-        """Try a step once and return its serialised result, or raise a classified error."""
+        """Attempt a step once and return its serialised result, or raise a classified error."""
         this = _read_try(raw)
         with self._slots.held(this.order.tenant, activity.info().task_queue, this.earlier):
             return await self._try(this)
@@ -172,7 +172,7 @@ class StepActivities:
     async def _write_row(self, order: StepOrder, last: LastStep, output: Any) -> None:
         """Write the row of the run that ends with this step, and of its key. No run waits for the database.
 
-        What is not written here is found out later, by the next start with the key or by the sweep.
+        What is not written here is settled later, by the next start with the key or by the sweep.
         """
         try:
             async with asyncio.timeout(ROW_TIMEOUT.total_seconds()):
@@ -200,7 +200,7 @@ class StepActivities:
             log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
     async def _end(self, last: LastStep, output: Any) -> Settlement:
-        """Return what a key answers with, for a run that has one."""
+        """Return the response that the run's key stores, if the run has a key."""
         if last.claim is None:
             return Settlement(status=RunStatus.SUCCESS)
         return await without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
@@ -254,7 +254,7 @@ class StepActivities:
         )
 
     async def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
-        """Turn what a module raised into what Temporal needs: try again after a delay, or not."""
+        """Turn a module's error into what Temporal needs: retry after a delay, or not."""
         policy = this.order.step.policy
         verdict = classify(error, policy)
         delay = _delay(this, verdict)
@@ -275,7 +275,7 @@ class StepActivities:
         else:
             self._metrics.retried(this.order.pipeline, this.order.step.name, verdict.category.value)
             await self._retries.put(this.order, entry, delay)
-            # The last word before the error: a beat in between would tell the next attempt less.
+            # The last heartbeat before the error: one in between would tell the next attempt less.
             activity.heartbeat(to_details(attempts))
         details = AttemptError(
             attempts=attempts,
@@ -289,7 +289,7 @@ class StepActivities:
             type=verdict.category,
             non_retryable=delay is None,
             next_retry_delay=delay,
-            # Told in our own log line, with fields; Temporal's warning would repeat it with a traceback.
+            # Logged by us, with fields; Temporal's warning would repeat it with a traceback.
             category=ApplicationErrorCategory.BENIGN,
         )
 
@@ -303,18 +303,18 @@ def _read_try(raw: RawValue) -> _Try:
         raise ApplicationError(
             f"the step's order cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
         ) from None
-    # Of many tries before this order only some are told; the last one is.
+    # Only some of many earlier attempts are logged; the last one always is.
     number = info.attempt + (order.prior[-1].attempt if order.prior else 0)
     earlier = earlier_attempts(order.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
     return _Try(order, number, earlier, _cycle_end(info, order))
 
 
 def _cycle_end(info: activity.Info, order: StepOrder) -> datetime | None:
-    """Return when the time for all attempts is used up, by this machine's clock."""
+    """Return when the time for all attempts ends, by this machine's clock."""
     deadline = order.step.policy.deadline
     if deadline is None:
         return None
-    # Both times are the server's, so that a clock that is wrong here changes nothing.
+    # Both times are the server's, so that a wrong local clock changes nothing.
     return datetime.now(UTC) + deadline - order.spent - (info.started_time - info.scheduled_time)
 
 
@@ -323,13 +323,13 @@ def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Red
         validated: BaseModel = module.validate(document)
     except ValidationError as error:
         sentence = validation_sentence(error, redactor)
-        # Not `from error`: pydantic's own text, with values as they were sent, would stand in the stack.
+        # Not `from error`: pydantic's own text, with the values as sent, would be in the stack.
         raise Terminal(f"the input does not fit module {module.name!r}: {sentence}") from None
     return validated
 
 
 def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
-    """Return how long to wait before the next attempt, or None when there is none."""
+    """Return the delay before the next attempt, or None if there is none."""
     policy = this.order.step.policy
     if not verdict.retryable or not policy.attempts_left(this.number, verdict.category):
         return None
@@ -363,7 +363,7 @@ def _log_failure(entry: Attempt, verdict: Verdict) -> None:
 
 
 def _was_canceled() -> bool:
-    """Tell a cancellation of this attempt from one that a module brought upon itself."""
+    """Distinguish a cancellation of this attempt from one that the module caused itself."""
     return activity.is_cancelled()
 
 
@@ -378,7 +378,7 @@ def _beat(earlier: list[Attempt]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _heartbeats(earlier: list[Attempt]) -> Iterator[None]:
-    """Report that the attempt lives, so that a cancellation reaches it and a dead worker is noticed early."""
+    """Heartbeat while the attempt runs, so that a cancellation reaches it and a dead worker is noticed early."""
     loop = asyncio.get_running_loop()
     beat = _beat(earlier)
     handle: asyncio.TimerHandle

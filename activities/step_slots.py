@@ -1,7 +1,7 @@
 """A worker's slots for steps, shared between tenants.
 
-Most slots are common. A few are reserved for tenants with hardly any step running, so that slow steps of one tenant
-never hold all of them. A step that finds no slot goes to the overflow queue, which only common slots are filled from.
+Most slots are common. A few are reserved for tenants with hardly any running steps, so that one tenant's slow steps
+never hold all of them. A step that finds no slot goes to the overflow queue, which uses common slots only.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class StepSlots:
         finally:
             self._kinds[kind] -= 1
             self._tenants[tenant] -= 1
-            # Tenants come and go: their names must not stay.
+            # Tenants come and go: drop their names.
             self._tenants += Counter()
             self.overflow.wake()
 
@@ -64,7 +64,7 @@ class StepSlots:
         return _Kind.RESERVED if free and is_welcome(self._tenants[tenant], self._reserved) else None
 
     def has_common(self) -> bool:
-        """Tell whether a common slot is free. One is the overflow queue's from the moment when that is asked."""
+        """Tell whether a common slot is free. A slot counts as taken once the overflow queue is polled for it."""
         return self._kinds[_Kind.COMMON] + self.overflow.granted < self._common
 
 
@@ -79,7 +79,7 @@ def _crowded_out(tenant: str, held: int, earlier: Sequence[Attempt]) -> Applicat
 
 
 class OverflowSlots(CustomSlotSupplier):
-    """Have the overflow queue asked for one step at a time, and only while a common slot is free."""
+    """Poll the overflow queue for one step at a time, and only while a common slot is free."""
 
     def __init__(self, slots: StepSlots) -> None:
         self.granted = 0
@@ -100,11 +100,11 @@ class OverflowSlots(CustomSlotSupplier):
         return SlotPermit()
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:  # noqa: ARG002
-        """Refuse: no step comes from this queue by a shorter way."""
+        """Refuse: eager activities do not use this queue."""
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:  # noqa: ARG002
-        """Have the queue asked for the next."""
+        """Let the queue be polled for the next step."""
         self._soon(self._came)
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
@@ -129,7 +129,7 @@ class OverflowSlots(CustomSlotSupplier):
         self._left()
 
     def wake(self) -> None:
-        """Have those who wait look again."""
+        """Wake the waiters."""
         waiting, self._waiting = self._waiting, []
         for freed in waiting:
             if not freed.done():

@@ -1,4 +1,4 @@
-"""Signed webhooks: what we tell others, so that they can see that it comes from us."""
+"""Signed webhooks, so that receivers can verify the sender."""
 
 import hashlib
 import hmac
@@ -13,8 +13,8 @@ from redrive.network import PRIVATE
 
 
 async def post_signed(http: httpx.AsyncClient, url: str, body: bytes, secret: SecretStr | None, *, what: str) -> None:
-    """Send a JSON document, or raise a ServiceError that names what was not taken."""
-    # The address is the operator's own, whole, and nothing of a payload is in it: it may be a private one.
+    """Send a JSON document, or raise a ServiceError that names what was not accepted."""
+    # The operator sets the whole address, and no payload data is in it: it may be a private one.
     response = await http.post(
         url, content=body, headers=_headers(body, secret), follow_redirects=False, extensions={PRIVATE: True}
     )

@@ -1,6 +1,6 @@
 """Redrive: module runs on Temporal that are never lost. What module authors and callers import.
 
-A name is imported from its module when it is first used: `redrive --help` needs none of them.
+Names are imported on first use, so that `redrive --help` loads none of them.
 """
 
 import importlib
@@ -120,7 +120,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for."""
+    """Import a name on first use."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)

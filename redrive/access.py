@@ -1,9 +1,9 @@
-"""Who may do what: roles, rights and the principal that asks. Pure.
+"""Who may do what: roles, rights and the principal of a request. Pure.
 
-A role bounds what can be granted; the rights say what was. Seed documents also call OWNER `SUPER_ADMIN` and ADMIN
-`ORG_ADMIN`: both names are taken wherever a role is given.
+A role bounds the rights that can be granted. Seed documents also call OWNER `SUPER_ADMIN` and ADMIN `ORG_ADMIN`: both
+names are accepted wherever a role is given.
 
-A person is who answers for what is done, by whichever token or sign-in: one person is one pair of eyes.
+A person is responsible for a request, whichever token or sign-in it used. A second approver is another person.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ Person = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 
 
 class Role(StrEnum):
-    """What somebody is: the owner in all tenants, everybody else in one."""
+    """The role of a principal: an owner's holds in all tenants, any other in one."""
 
     OWNER = "owner"
     ADMIN = "admin"
@@ -41,7 +41,7 @@ _READERS: Final = frozenset({Right.READ, Right.PAYLOADS})
 
 
 def member(subject: str) -> str:
-    """Return the person whom the identity provider knows by this name."""
+    """Return the person that the identity provider knows by this name."""
     return f"member:{subject}"
 
 
@@ -51,7 +51,7 @@ def account(name: str) -> str:
 
 
 def named(name: str) -> str:
-    """Return the person whom a program names that says nothing else of them."""
+    """Return the person that a program names without further details."""
     return f"name:{name}"
 
 
@@ -66,12 +66,12 @@ def parse_role(text: str) -> Role:
 
 
 def grantable(role: Role) -> frozenset[Right]:
-    """Return the rights that somebody in this role can be given."""
+    """Return the rights that can be granted to this role."""
     return frozenset(Right) if role in {Role.OWNER, Role.ADMIN} else _READERS
 
 
 def granted(role: Role, asked: frozenset[Right] | None = None) -> frozenset[Right]:
-    """Return the rights of somebody in this role: those asked for, or all but the sight of payloads for readers."""
+    """Return the granted rights: those asked for, or by default all for owners and admins, and reading for others."""
     possible = grantable(role)
     if asked is None:
         return possible if role in {Role.OWNER, Role.ADMIN} else frozenset({Right.READ})
@@ -84,7 +84,7 @@ def granted(role: Role, asked: frozenset[Right] | None = None) -> frozenset[Righ
 
 
 class Principal(BaseModel):
-    """Who asks: a person or a service, with a role in a tenant. No tenant: all of them."""
+    """Who makes a request: a person or a service, with a role in one tenant, or in all if `tenant` is None."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -96,5 +96,5 @@ class Principal(BaseModel):
     person: str = Field(description="who answers for it: a token that somebody made counts as them")
 
     def may(self, right: Right) -> bool:
-        """Tell whether this right was granted, and the role still allows it."""
+        """Tell whether this right was granted and the role still allows it."""
         return right in self.rights and right in grantable(self.role)

@@ -1,6 +1,6 @@
-"""Bulk operations: one order for many dead letters. What crosses a process about them, and the decisions. Pure.
+"""Bulk operations: one command for many dead letters. The messages about them, and the decisions. Pure.
 
-The membership is settled when a bulk operation starts; each of its items is then one order to one dead letter.
+The membership is fixed when a bulk operation starts; each item is then one command to one dead letter.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from redrive.dead_letters import Discard, LetterOrder, LetterSelection, Mode, Re
 
 ITEMS_LIMIT: Final = 100_000
 PAGE_LIMIT: Final = 1000
-# Without a canary, so many outcomes are waited for before their share of failures means anything.
+# Without a canary, how many outcomes are needed before their share of failures means anything.
 JUDGED_FROM: Final = 20
 
-# What the column holds.
+# The range of the column.
 Position = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BulkVerb = Literal[Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD]
 
 
 class BulkStatus(StrEnum):
-    """Where a bulk operation is."""
+    """A bulk operation's status."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -41,7 +41,7 @@ class BulkStatus(StrEnum):
 
 
 class ItemStatus(StrEnum):
-    """Where one item of a bulk operation is. The last three are final."""
+    """The status of an item of a bulk operation. The last three are final."""
 
     PENDING = "PENDING"
     SENDING = "SENDING"
@@ -52,7 +52,7 @@ class ItemStatus(StrEnum):
 
 
 class BulkControl(StrEnum):
-    """What can be told to a bulk operation; also the names of its signals and updates."""
+    """Commands to a bulk operation; also the names of its signals and updates."""
 
     START = "start"
     PAUSE = "pause"
@@ -61,7 +61,7 @@ class BulkControl(StrEnum):
 
 
 class BulkWish(Message):
-    """What to do to which open dead letters of a tenant, and how carefully."""
+    """What to do to which open dead letters of a tenant, with its safety limits."""
 
     verb: BulkVerb
     selection: LetterSelection = LetterSelection()
@@ -109,7 +109,7 @@ class BulkStart(Message):
 
     @property
     def eyes(self) -> str:
-        """Who has looked at the plan, and cannot approve it, too."""
+        """Who has seen the plan, and so cannot also approve it."""
         return self.person or named(self.requested_by)
 
     @property
@@ -119,7 +119,7 @@ class BulkStart(Message):
 
 
 class BulkBegin(Message):
-    """Ask a bulk operation whether it begins: it must be about the same order."""
+    """Ask a bulk operation whether it begins: it must be about the same command."""
 
     action_hash: str
 
@@ -133,7 +133,7 @@ class BulkCommand(Message):
 
 
 class BulkProgress(Message):
-    """How far a bulk operation is: the counts of all items add up to the total at any moment."""
+    """A bulk operation's progress: the counts of all items always add up to the total."""
 
     status: BulkStatus
     total: int = 0
@@ -150,7 +150,7 @@ class BulkProgress(Message):
 
     @property
     def under_way(self) -> int:
-        """How many orders are on their way, or carried out right now."""
+        """How many commands are being sent or carried out now."""
         return self.sending + self.ordered
 
     @property
@@ -165,7 +165,7 @@ class BulkProgress(Message):
 
 
 class BulkAnswer(Message):
-    """What became of a start, or of a pause, resume or stop."""
+    """The outcome of a start, or of a pause, resume or stop."""
 
     bulk_id: str
     accepted: bool
@@ -184,7 +184,7 @@ class BulkOrderedControl(Message):
 
 
 class PlannedStep(Message):
-    """A step that runs again, and what its repetition means; no effect: its module is not known to the worker."""
+    """A step that runs again, and what repeating it means; no effect if the worker does not know its module."""
 
     name: str
     effect: Effect | None
@@ -202,7 +202,7 @@ class PlannedGroup(Message):
 
 
 class BulkPlan(Message):
-    """What a bulk operation would do. Its hash stands for the membership and the order: start it with that."""
+    """What a bulk operation would do. Its hash stands for the membership and the command: start it with that."""
 
     hash: str
     order: BulkOrder = Field(description="as given, with `until` set: what fails later does not belong to it")
@@ -221,7 +221,7 @@ class PlanAnswer(Message):
 
 
 class Approval(Message):
-    """Another person's yes to a plan."""
+    """Another person's approval of a plan."""
 
     tenant: Name
     plan_hash: Text255
@@ -231,26 +231,26 @@ class Approval(Message):
 
     @property
     def eyes(self) -> str:
-        """Who says yes."""
+        """Who approves."""
         return self.person or named(self.approved_by)
 
 
 class ApprovalAnswer(Message):
-    """Nothing, or why a yes does not count."""
+    """Empty, or why an approval does not count."""
 
     problem: str | None = None
     code: str | None = None
 
 
 class BulkRequest(Message):
-    """Ask for one bulk operation."""
+    """Ask for a bulk operation."""
 
     tenant: Name
     bulk_id: Text255
 
 
 class ItemsRequest(BulkRequest):
-    """Ask for items of a bulk operation, after the place where the page before ended."""
+    """Ask for items of a bulk operation, after the end of the previous page."""
 
     status: ItemStatus | None = None
     limit: int = Field(default=100, ge=1, le=PAGE_LIMIT)
@@ -258,7 +258,7 @@ class ItemsRequest(BulkRequest):
 
 
 class BulkItem(Message):
-    """One item, and what became of it."""
+    """One item and its outcome."""
 
     position: int
     letter_id: str
@@ -270,7 +270,7 @@ class BulkItem(Message):
 
 
 class BulkItems(Message):
-    """A page of items; `after` is where the next one begins, none: there are no more."""
+    """A page of items; `after` is where the next one begins, None if there are no more."""
 
     items: list[BulkItem]
     after: int | None
@@ -301,17 +301,17 @@ def bulk_id_for(tenant: str, request_id: str) -> str:
 
 
 def item_request_id(bulk_id: str, letter_id: str) -> str:
-    """Return the id of an item's order: the same however often it is sent, and with the bulk operation's id in it."""
+    """Return the id of an item's command: with the bulk operation's id in it, and the same for every delivery."""
     return f"{bulk_id}:{hashlib.sha256(letter_id.encode()).hexdigest()[:16]}"
 
 
 def plan_hash(order: BulkOrder, members: str) -> str:
-    """Return the hash of an order and its membership, which is given by a digest."""
+    """Return the hash of a command and its membership, which is given by a digest."""
     return _digest([order.model_dump(mode="json"), members])[:32]
 
 
 def item_order(start: BulkStart, letter_id: str) -> LetterOrder:
-    """Return the order that an item's dead letter gets."""
+    """Return the command that an item's dead letter gets."""
     order = start.order
     fields: dict[str, str] = {
         "request_id": item_request_id(start.bulk_id, letter_id),
@@ -328,7 +328,7 @@ def item_order(start: BulkStart, letter_id: str) -> LetterOrder:
 
 
 def room(progress: BulkProgress, order: BulkOrder) -> int:
-    """Say how many more items may be sent now: the canary's first, and no others before its outcome is known."""
+    """Return how many more items may be sent now: the canary's first, and no others until its outcome is known."""
     if progress.status is not BulkStatus.RUNNING:
         return 0
     waiting = progress.canary_pending if progress.canary_open else progress.pending
@@ -336,7 +336,7 @@ def room(progress: BulkProgress, order: BulkOrder) -> int:
 
 
 def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
-    """Say why a bulk operation must stop: too large a share of the outcomes are failures. Skipped ones do not count."""
+    """Say why a bulk operation must stop: too many of the outcomes are failures. Skipped items do not count."""
     known = progress.applied + progress.failed
     is_judged = progress.canary_open == 0 if order.canary else known >= JUDGED_FROM
     is_too_much = progress.failed * 100 > order.stop_percent * known
@@ -346,7 +346,7 @@ def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
 
 
 def other_order(request_id: str) -> str:
-    """Say that a request id was used for another order."""
+    """Say that a request id was already used for another command."""
     return f"request {request_id!r} belongs to another bulk operation: give a new request id"
 
 

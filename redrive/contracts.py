@@ -18,12 +18,12 @@ RESULT_LIMIT: Final = MIB
 DOCUMENT_LIMIT: Final = 2 * MIB - 128 * 1024
 STEP_LIMIT: Final = 200
 DEPTH_LIMIT: Final = 100
-# These bound what a document costs to parse and to walk. Constants, as workflows check what they are sent by them: a
-# limit that changes with a setting would change what a stored history means.
+# These bound what a document costs to parse and to walk. Constants, because workflows check messages against them: a
+# limit that changes with a setting would change the meaning of a stored history.
 ELEMENT_LIMIT: Final = 100_000
 NAME_LIMIT: Final = 1024
 DIGIT_LIMIT: Final = 4300
-# A message has fields of its own beside the document that it carries.
+# A message has fields of its own besides its document.
 MESSAGE_ELEMENT_LIMIT: Final = ELEMENT_LIMIT + 10_000
 FIELD_LIMIT: Final = 1000
 ERROR_TEXT_LIMIT: Final = 8 * 1024
@@ -42,7 +42,7 @@ Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
 class Broker(StrEnum):
-    """Brokers that there is a bridge from: its command, its server in a stack, its address in `stack.json`."""
+    """Brokers that have a bridge: its command, its server in a stack, its address in `stack.json`."""
 
     REDIS = "redis"
     RABBITMQ = "rabbitmq"
@@ -116,7 +116,7 @@ class SearchAttribute(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Where a run is."""
+    """A run's status."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -133,7 +133,7 @@ class RunStatus(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """Where a step is."""
+    """A step's status."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -145,7 +145,7 @@ class StepStatus(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a module does to the outside, and so what it means to run it again."""
+    """What a module does to the outside, and so what running it again means."""
 
     NONE = "none"
     KEYED = "keyed"
@@ -160,14 +160,14 @@ class Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _bound_fields(cls, given: Any) -> Any:
-        """Refuse very many fields as one problem: named one by one, a hundred thousand take 70 MB and half a second."""
+        """Refuse very many fields as one problem: listing a hundred thousand takes 70 MB and half a second."""
         if isinstance(given, dict) and len(given) > FIELD_LIMIT:
             raise ValueError(f"{len(given)} fields; at most {FIELD_LIMIT} are read")
         return given
 
 
 class Attempt(Message):
-    """One failed try of a step."""
+    """One failed attempt of a step."""
 
     attempt: int
     at: datetime
@@ -178,7 +178,7 @@ class Attempt(Message):
 
 
 class FailedCycle(Message):
-    """How a step was exhausted: every try since it was started or replayed, and the last error in full."""
+    """How a step was exhausted: every attempt since it was started or replayed, and the last error in full."""
 
     step: str
     cycle: int
@@ -200,7 +200,7 @@ class StepSnapshot(Message):
 
 
 class StepState(Message):
-    """Where a step is and what became of it."""
+    """A step's status and outcome."""
 
     name: str
     status: StepStatus = StepStatus.PENDING
@@ -216,7 +216,7 @@ class StepState(Message):
 
 
 class RunState(Message):
-    """What a run knows: carried over when its history is cut short (continue-as-new)."""
+    """A run's state: carried over by continue-as-new."""
 
     steps: list[StepState]
     outputs: dict[str, Any] = Field(default_factory=dict)
@@ -232,7 +232,7 @@ class RunState(Message):
 
 
 class KeyClaim(Message):
-    """What a run keeps of the idempotency key that it was started with, for the key's row."""
+    """What a run keeps of its idempotency key, for the key's row."""
 
     generation: int = 0
     request_hash: str = Field(default="", description="fingerprint of pipeline and payload; empty: not known")
@@ -240,7 +240,7 @@ class KeyClaim(Message):
 
 
 class RunInput(Message):
-    """What starts a run. A pipeline and a payload are enough: the rest has defaults."""
+    """The run input. A pipeline and a payload are enough: the rest has defaults."""
 
     pipeline: Name
     payload: dict[str, Any] = Field(default_factory=dict)
@@ -257,7 +257,7 @@ class RunInput(Message):
 
     @property
     def claim(self) -> KeyClaim | None:
-        """What the row of the key needs; None for a run whose start was not made with one."""
+        """What the row of the key needs; None for a run without a key."""
         if self.key is None or self.key_expires_at is None:
             return None
         return KeyClaim(
@@ -306,8 +306,8 @@ class RunResult(Message):
 class StartedRun(Message):
     """The answer to a start: the same key gives the same run, and says so.
 
-    A key whose run has ended answers with what came of it: `response`, or where to read one that is too big to stand
-    here, or `error`.
+    A key whose run has ended answers with its outcome: `response`, or where to read one that is too large for this
+    answer, or `error`.
     """
 
     run_id: str
@@ -319,7 +319,7 @@ class StartedRun(Message):
 
 
 class KeyStatus(StrEnum):
-    """Where the run of an idempotency key is."""
+    """The status of an idempotency key's run."""
 
     PROCESSING = "processing"
     COMPLETED = "completed"
@@ -340,14 +340,14 @@ class PurgeReport(Message):
 
 
 class AnchorMark(Message):
-    """Until when the heads of the audit log are noted elsewhere."""
+    """Up to when the heads of the audit log are recorded elsewhere."""
 
     since: datetime = Field(description="the next time, logs that have grown since then are looked at")
     heads: int = Field(description="how many heads were noted")
 
 
 class LastStep(Message):
-    """What the row of a finished run needs: the last step's activity writes it on its way."""
+    """What the row of a finished run needs: the last step's activity writes it."""
 
     started_at: datetime
     key: str | None
@@ -355,7 +355,7 @@ class LastStep(Message):
 
 
 class StepOrder(Message):
-    """What a worker needs to try a step."""
+    """The step input: what a worker needs for an attempt."""
 
     run_id: str
     tenant: str
@@ -373,7 +373,7 @@ class StepOrder(Message):
 
 
 class StepResult(Message):
-    """What a successful try returns."""
+    """What a successful attempt returns."""
 
     output: Any
     size: int
@@ -382,14 +382,14 @@ class StepResult(Message):
 
 
 class ResolveRequest(Message):
-    """Ask a worker for the steps of a pipeline and whether a payload fits it."""
+    """Ask a worker for a pipeline's steps and whether a payload fits it."""
 
     pipeline: str
     payload: dict[str, Any]
 
 
 class Resolution(Message):
-    """The steps of a pipeline, or why the request cannot be accepted."""
+    """A pipeline's steps, or why the request is refused."""
 
     steps: list[StepSnapshot] = []
     problem: str | None = None
@@ -416,7 +416,7 @@ class PipelineView(Message):
 
 
 class Catalog(Message):
-    """All that a worker knows."""
+    """The modules and pipelines that a worker knows."""
 
     modules: list[ModuleView]
     pipelines: list[PipelineView]
@@ -424,7 +424,7 @@ class Catalog(Message):
 
 
 class AttemptError(Message):
-    """What a failed try tells the run, in the details of its error."""
+    """What a failed attempt reports to the run, in the details of its error."""
 
     attempts: list[Attempt]
     error_type: str
@@ -433,7 +433,7 @@ class AttemptError(Message):
 
 
 class SweepOrder(Message):
-    """Which tenant's retries a sweep sends, and how long one activity of it goes on."""
+    """Which tenant's retries a sweep sends, and how long one of its activities runs."""
 
     tenant: Name
     shift: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0), le=timedelta(days=1))

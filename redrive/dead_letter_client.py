@@ -1,4 +1,4 @@
-"""The operators' side: orders to dead letters, and the plan of one before it is given."""
+"""The operators' client: commands to dead letters, and the plan of a replay."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ ANSWER_TIMEOUT = timedelta(seconds=15)
 RETRY_INTERVAL = timedelta(milliseconds=200)
 OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart, Continue)
 
-# The letter has just ended, or a worker failed, or ten orders are on their way to it, which is Temporal's limit.
+# The dead letter has just ended, a worker failed, or it has ten updates in flight, which is Temporal's limit.
 _NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -52,11 +52,11 @@ class Plan(Message):
 
 
 class _NotReady(Exception):
-    """The letter's workflow ended, or its worker failed, while the order was on its way: it can be given again."""
+    """The dead letter's workflow ended, or its worker failed, before the command reached it: send it again."""
 
 
 class DeadLetters:
-    """Give orders to dead letters. Each takes who asks and why; the same request id again gets the first answer."""
+    """Send commands to dead letters. Each takes who asks and why; the same request id again gets the first answer."""
 
     def __init__(self, client: Client, task_queue: str) -> None:
         self._client = client
@@ -74,7 +74,7 @@ class DeadLetters:
         policy: dict[str, Any] | None = None,
         request_id: str | None = None,
     ) -> Answer:
-        """Run the dead step again: the same run goes on in place."""
+        """Run the dead step again: the same run continues in place."""
         fields = _identity(requested_by, reason, request_id)
         order = _made(Replay, **fields, mode=mode, from_step=from_step, input_patch=input_patch, policy=policy)
         return await self.order(letter, order)
@@ -82,23 +82,23 @@ class DeadLetters:
     async def resolve(
         self, letter: LetterId, *, output: dict[str, Any], requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
-        """Let the run go on as if the step had returned this output."""
+        """Let the run continue as if the step had returned this output."""
         return await self.order(letter, _made(Resolve, **_identity(requested_by, reason, request_id), output=output))
 
     async def discard(
         self, letter: LetterId, *, requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
-        """Give up: the run ends FAILED."""
+        """Discard it: the run ends FAILED."""
         return await self.order(letter, _made(Discard, **_identity(requested_by, reason, request_id)))
 
     async def restart(
         self, letter: LetterId, *, requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
-        """Start a run anew from the dead step, when the run that it belongs to is gone."""
+        """Start a new run from the dead step, if the dead letter's run is gone."""
         return await self.order(letter, _made(Restart, **_identity(requested_by, reason, request_id)))
 
     async def order(self, letter: LetterId, order: LetterOrder) -> Answer:
-        """Give an order and return the answer. A letter that was closed long ago answers, too."""
+        """Send a command and return the answer. A dead letter that was closed long ago also answers."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
                 while True:
@@ -134,12 +134,12 @@ class DeadLetters:
                 raise _NotReady from error
             raise
         finally:
-            # Asked for, so that asyncio does not complain of an error that nobody saw; it is the one that is raised.
+            # Read, so that asyncio does not report an exception that was never retrieved; it is the one raised.
             started.cancel()
         return answer
 
     async def go_on(self, run_id: str, *, requested_by: str, reason: str, request_id: str | None = None) -> Answer:
-        """Let a PARTIAL run go on with its later steps (`continue`)."""
+        """Let a PARTIAL run continue with its later steps (`continue`)."""
         order = _made(Continue, **_identity(requested_by, reason, request_id))
         handle = self._client.get_workflow_handle(run_id)
         try:

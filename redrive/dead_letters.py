@@ -1,7 +1,7 @@
-"""Dead letters: what crosses a process about them, and the decisions about orders. Pure.
+"""Dead letters: the messages about them, and the decisions on commands. Pure.
 
-An order is what an operator asks for: replay, resolve, discard or, on the run, continue. It reaches the dead letter's
-workflow as a signal or as an update of the same shape.
+A command is what an operator tells a dead letter to do: replay, resolve, discard or restart; or a run: continue. It
+reaches the dead letter's workflow as a signal or as an update of the same shape.
 """
 
 from datetime import datetime
@@ -39,7 +39,7 @@ Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)
 
 
 class LetterStatus(StrEnum):
-    """Where a dead letter is."""
+    """A dead letter's status."""
 
     PENDING = "pending"
     REPLAYING = "replaying"
@@ -49,7 +49,7 @@ class LetterStatus(StrEnum):
 
     @property
     def closed(self) -> bool:
-        """Tell whether nothing can be ordered any more."""
+        """Tell whether it takes no more commands."""
         return self not in {LetterStatus.PENDING, LetterStatus.REPLAYING}
 
 
@@ -61,21 +61,21 @@ class Mode(StrEnum):
 
 
 class LetterSignal(StrEnum):
-    """Signals of the dead letter's workflow beside the orders. `exhausted` and `outcome` come from its owner."""
+    """Signals of the dead letter's workflow besides the commands. `exhausted` and `outcome` come from its run."""
 
     EXHAUSTED = "exhausted"
     OUTCOME = "outcome"
 
 
 class OwnerSignal(StrEnum):
-    """Signals of the workflow that owns dead letters: an accepted order, and the wish to hear where it is parked."""
+    """Signals of a run that has dead letters: an accepted command, and a request to report where it is parked."""
 
     ORDER = "order"
     REPORT = "report"
 
 
 class Verb(StrEnum):
-    """Orders; also the names of the signals and updates that carry them."""
+    """Commands; also the names of the signals and updates that carry them."""
 
     REPLAY = "replay"
     RESOLVE = "resolve"
@@ -101,26 +101,26 @@ class Replay(_Order):
 
 
 class Resolve(_Order):
-    """Let the run go on as if the step had returned this output."""
+    """Let the run continue as if the step had returned this output."""
 
     verb: Literal[Verb.RESOLVE] = Verb.RESOLVE
     output: dict[str, Any]
 
 
 class Discard(_Order):
-    """Give up: the run ends FAILED."""
+    """Discard the dead letter: the run ends FAILED."""
 
     verb: Literal[Verb.DISCARD] = Verb.DISCARD
 
 
 class Restart(_Order):
-    """Start a run anew from the failed step, when the run that the dead letter belongs to is gone."""
+    """Start a new run from the failed step, if the dead letter's run is gone."""
 
     verb: Literal[Verb.RESTART] = Verb.RESTART
 
 
 class Continue(_Order):
-    """Let a run that stopped after a STEP_ONLY replay go on with its later steps."""
+    """Let a run that stopped after a STEP_ONLY replay continue with its later steps."""
 
     verb: Literal[Verb.CONTINUE] = Verb.CONTINUE
 
@@ -131,7 +131,7 @@ ORDERS: Final[TypeAdapter[Order]] = TypeAdapter(Annotated[Order, Field(discrimin
 
 
 class OwnerOrder(Message):
-    """An accepted order as the owner gets it. It may come twice: it is good for this cycle of this step only."""
+    """An accepted command as its run gets it. It may arrive twice: it is valid for this cycle of this step only."""
 
     step: str
     cycle: int
@@ -140,7 +140,7 @@ class OwnerOrder(Message):
 
 
 class Answer(Message):
-    """What became of an order."""
+    """The outcome of a command."""
 
     request_id: str
     accepted: bool
@@ -150,7 +150,7 @@ class Answer(Message):
 
 
 class LetterId(Message):
-    """Which dead letter: one for each (run, step), for ever."""
+    """Which dead letter: each (run, step) has exactly one."""
 
     tenant: str
     run_id: str
@@ -194,7 +194,7 @@ class LetterFilter(LetterSelection):
 
 
 class HandedOrder(Message):
-    """What is checked of an order that a run was handed: whether it went through the record."""
+    """What a run checks of a command that it got: whether the record accepted it."""
 
     letter: LetterId
     verb: Verb
@@ -204,7 +204,7 @@ class HandedOrder(Message):
 
 
 class ExhaustedReport(Message):
-    """What a run tells when a step is exhausted. `document` is the true input: it is redacted, then dropped."""
+    """What a run reports when a step is exhausted. `document` is the original input: it is redacted, then dropped."""
 
     letter: LetterId
     pipeline: str
@@ -244,7 +244,7 @@ class Ending(StrEnum):
 
 
 class Outcome(Message):
-    """What a run tells a dead letter of one of its steps after it went on. Exhausted again is `Exhausted`."""
+    """What a run reports to a dead letter after it continued. Exhausted again is `Exhausted`."""
 
     ending: Ending
     request_id: str | None = None
@@ -253,7 +253,7 @@ class Outcome(Message):
 
 
 class RunDocument(Message):
-    """What an order is checked against: a run's true input and state."""
+    """What a command is checked against: a run's original input and state."""
 
     run: RunInput
     parked_at: str | None
@@ -270,7 +270,7 @@ class RunDocument(Message):
 
 
 class LetterState(Message):
-    """What a dead letter's workflow knows; carried over when its history is cut short."""
+    """The state of a dead letter's workflow; carried over by continue-as-new."""
 
     letter: LetterId
     status: LetterStatus = LetterStatus.PENDING
@@ -295,14 +295,14 @@ class LetterInput(Message):
 
 
 class MalformedOrder(Message):
-    """An order, or another message, that could not be read."""
+    """A command, or another message, that could not be read."""
 
     verb: str = Field(description="the name of the signal or update")
     problem: str
 
 
 class Alert(Message):
-    """Tell people that steps die: one alert for all failures that look alike within a time."""
+    """An alert on dead letters: one for all similar failures within a window."""
 
     letter: LetterId
     pipeline: str
@@ -315,14 +315,14 @@ class Alert(Message):
 
 
 class FollowUp(Message):
-    """Tell, when the time of an alert is over, how many failures it held back."""
+    """Report, at the end of an alert's window, how many failures it suppressed."""
 
     alert: Alert = Field(description="one of those that were held back; its count is not known yet")
     since: Moment = Field(description="when the alert was raised that holds them back")
 
     @property
     def workflow_id(self) -> str:
-        """One for each alert that holds others back."""
+        """One for each alert that suppresses others."""
         return f"alert-{self.alert.letter.tenant}-{self.alert.fingerprint}-{self.since:%Y%m%dT%H%M%S.%f}"
 
 
@@ -334,7 +334,7 @@ class LetterRecorded(Message):
 
 
 class OrderRecorded(Message):
-    """The answer to an order, and whether it is carried out now."""
+    """The answer to a command, and whether it is carried out now."""
 
     answer: Answer
     under_way: bool = False
@@ -349,7 +349,7 @@ class OutcomeRequest(Message):
 
 
 class OrderRequest(Message):
-    """An order, and the state of the dead letter that it meets."""
+    """A command, and the state of its dead letter."""
 
     letter: LetterId
     order: LetterOrder = Field(discriminator="verb")
@@ -359,7 +359,7 @@ class OrderRequest(Message):
 
 
 def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLAYS) -> str | None:
-    """Say why a dead letter cannot take an order now, or None. What only the run knows is checked with the run."""
+    """Say why a dead letter cannot take a command now, or None. What only the run knows is checked with the run."""
     if not state.exists:
         return f"step {state.letter.step!r} of run {state.letter.run_id!r} has no dead letter"
     if state.status.closed:
@@ -367,7 +367,7 @@ def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLA
     if state.status is LetterStatus.REPLAYING:
         by = f" (order {state.order.request_id!r} of {state.order.requested_by!r})" if state.order else ""
         return f"a replay is under way{by}: wait for its outcome"
-    # Giving up is left to the check with the run: a run that is gone holds up nothing.
+    # A discard is left to the check with the run: a run that is gone blocks nothing.
     if state.blocked_by and not isinstance(order, Discard):
         return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
     return _replay_refusal(state, order, max_replays) if isinstance(order, Replay) else None
@@ -382,7 +382,7 @@ def _replay_refusal(state: LetterState, order: Replay, max_replays: int) -> str 
 
 
 def status_after(order: LetterOrder) -> LetterStatus:
-    """Return the status that an accepted order gives."""
+    """Return the status after an accepted command."""
     match order:
         case Replay():
             return LetterStatus.REPLAYING
@@ -393,7 +393,7 @@ def status_after(order: LetterOrder) -> LetterStatus:
 
 
 def run_status_after(order: LetterOrder, *, is_last: bool) -> RunStatus:
-    """Return what the run becomes with an accepted order for a step that is its last one or not."""
+    """Return the run's status after an accepted command, for a step that is its last one or not."""
     match order:
         case Replay():
             return RunStatus.RUNNING
@@ -405,7 +405,7 @@ def run_status_after(order: LetterOrder, *, is_last: bool) -> RunStatus:
 
 
 def status_after_outcome(outcome: Outcome) -> LetterStatus:
-    """Return the status that an outcome gives."""
+    """Return the status after an outcome."""
     match outcome.ending:
         case Ending.SUCCEEDED:
             return LetterStatus.REPLAYED
@@ -416,7 +416,7 @@ def status_after_outcome(outcome: Outcome) -> LetterStatus:
 
 
 def restarted(run: RunInput, letter: LetterId) -> RunInput:
-    """Return the input of the run that takes the place of one that is gone, from the dead step on."""
+    """Return the input of the run that replaces one that is gone, from the dead step on."""
     state = run.state or RunState(steps=[])
     names = [step.name for step in state.steps]
     first = names.index(letter.step)

@@ -1,4 +1,4 @@
-"""JSON documents: what is accepted as a payload, and how a step's input is taken from its run. Pure."""
+"""JSON documents: what is accepted as a payload, and how a step input is taken from its run. Pure."""
 
 import itertools
 import math
@@ -17,13 +17,13 @@ from redrive.redaction.redactor import Redactor
 PATHS_NAMED: Final = 100
 _REDACTOR = Redactor()
 _FIELDS_NAMED = 10
-# Naming one problem costs naming them all.
+# Listing one problem costs as much as listing all.
 _PROBLEMS_READ = 1000
 _MESSAGE_SHOWN = 200
 _VALUE_SHOWN = 60
 _TOO_LONG = 10**DIGIT_LIMIT
-# One match for each element outside of texts, and one for the rest. It cannot fail, so that nothing is read twice: a
-# text that is not closed goes to the end, and so does the rest.
+# One match for each element outside of texts, and one for the rest. It cannot fail, so that nothing is read twice: an
+# unclosed text goes to the end, and so does the rest.
 _ELEMENT = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"?+|[^"\[{,]++|[\[{](?=\s*+[\]}]))*+(?:([\[{,])|\Z)', re.DOTALL)
 
 
@@ -41,7 +41,7 @@ def parse_payload(text: bytes | str) -> dict[str, Any]:
 
 
 def parse_json(text: bytes | str, elements: int = ELEMENT_LIMIT) -> Any:
-    """Parse JSON text. Raise TooLarge if it has too many elements, which is seen before it is parsed, or ValueError."""
+    """Parse JSON text. Raise TooLarge, before parsing, if it has too many elements, or ValueError."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     # Not parsed first: half a million empty lists are one megabyte, and take a quarter of a second and 30 MB.
     if _has_more_elements(data, elements):
@@ -50,8 +50,8 @@ def parse_json(text: bytes | str, elements: int = ELEMENT_LIMIT) -> Any:
 
 
 def _has_more_elements(data: bytes, limit: int) -> bool:
-    """Tell whether JSON text has more members and items than this. Invalid JSON may be told either way."""
-    # As if nothing were in texts: quick, and enough for nearly every document.
+    """Tell whether JSON text has more members and items than this. For invalid JSON either answer is possible."""
+    # Ignores that commas may be in texts: fast, and enough for nearly every document.
     most = data.count(b",") + data.count(b"[") + data.count(b"{") - data.count(b"[]") - data.count(b"{}")
     if most <= limit:
         return False
@@ -60,7 +60,7 @@ def _has_more_elements(data: bytes, limit: int) -> bool:
 
 
 def check_payload(value: object) -> dict[str, Any]:
-    """Return the value if it is a JSON object that every store can hold, and small enough; else say what is wrong."""
+    """Return the value if it is a JSON object that every store can hold, and small enough; otherwise raise why not."""
     if isinstance(value, Mapping):
         value = dict(value)
     if not isinstance(value, dict):
@@ -75,7 +75,7 @@ def check_payload(value: object) -> dict[str, Any]:
 
 
 def validated_run_input(**fields: Any) -> RunInput:
-    """Make the input of a run, or say which field is wrong."""
+    """Build a run input, or raise which field is wrong."""
     try:
         return RunInput(**fields)
     except ValidationError as error:
@@ -91,7 +91,7 @@ def json_size(value: object) -> int:
 
 
 class Problem(NamedTuple):
-    """What is wrong with a document, and where: `.items[2].price`, or nothing for the document itself."""
+    """What is wrong with a document, and where: `.items[2].price`, or an empty path for the document itself."""
 
     place: str
     sentence: str
@@ -108,7 +108,7 @@ def first_problem(value: object, elements: int = ELEMENT_LIMIT) -> Problem | Non
     walked: list[Level] = []
     count = 0
     for level in levels(value):
-        # Before the level is looked into: what is too much must not cost more than what is not.
+        # Before the level is walked: an oversized document must not cost more than an allowed one.
         count += level.count if walked else 0
         if count > elements:
             return Problem("", f"more than {elements} elements; send fewer, or a reference to the data")
@@ -227,14 +227,14 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Apply edits one after another. (They cannot be made into one: a patch has no word for "replace this object".)"""
+    """Apply edits in sequence. (They cannot be merged: a patch cannot express "replace this object".)"""
     for patch in patches:
         document = merge_patch(document, patch)
     return document
 
 
 def changed_paths(patch: dict[str, Any]) -> list[str]:
-    """Name the fields that an edit changes; of a great many the first, and how many more there are."""
+    """Return the fields that an edit changes; if there are very many, the first ones and how many more."""
     named: list[str] = []
     more = 0
     for leaf in leaves(patch):
@@ -246,7 +246,7 @@ def changed_paths(patch: dict[str, Any]) -> list[str]:
 
 
 def validation_sentence(error: ValidationError, redactor: Redactor = _REDACTOR) -> str:
-    """Say which fields do not fit, with what was sent, in one line."""
+    """Return which fields do not fit, with what was sent, in one line."""
     count = error.error_count()
     if count > _PROBLEMS_READ:
         return f"{count} fields do not fit {bounded(error.title, _MESSAGE_SHOWN)}: too many to name"

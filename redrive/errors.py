@@ -2,7 +2,7 @@
 
 RedriveError                 every error of this package; `code` is stable, the message names the value
 ├── RegistrationError        a module or pipeline is declared wrongly (raised at import)
-├── InvalidInput             what a caller sent cannot be accepted; nothing was changed
+├── InvalidInput             a caller's input is refused; nothing was changed
 │   ├── UnknownPipeline
 │   ├── TooLarge
 │   └── IdempotencyMismatch  the key belongs to another request
@@ -10,8 +10,8 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── LetterNotFound
 ├── EventNotFound
 ├── MessageNotFound
-├── OrderRefused             an order was refused; nothing was changed
-├── VersionChanged           the record is not the one that was looked at; nothing was changed
+├── OrderRefused             a command was refused; nothing was changed
+├── VersionChanged           the record has changed meanwhile; nothing was changed
 ├── BulkNotFound
 ├── BulkRefused              a bulk operation does not start, or does not take a command
 │   ├── PlanChanged
@@ -19,16 +19,16 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   └── ApprovalNeeded
 ├── ApprovalNotFound         no plan waits for approval under that hash
 ├── SameEyes                 who asked for an approval cannot give it
-├── RunFailed                the run that was waited for ended FAILED
-├── RunCanceled              the run that was waited for ended CANCELED
+├── RunFailed                the awaited run ended FAILED
+├── RunCanceled              the awaited run ended CANCELED
 ├── KeyNotFound
 ├── KeyInUse                 the key's run is open: a reset needs force
 ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
 │   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
 ├── StackError               the embedded stack cannot start
 └── StepError                why a step's attempt failed, with its category
-    ├── Transient            raised by a module: try again
-    ├── Terminal             raised by a module: trying again cannot help
+    ├── Transient            raised by a module: retry
+    ├── Terminal             raised by a module: a retry cannot help
     └── ServiceError         a service answered with an error, or did not answer
 """
 
@@ -38,7 +38,7 @@ from typing import ClassVar
 
 
 class Category(StrEnum):
-    """What kind of failure it was. The category decides, with the policy, whether to try again."""
+    """The kind of failure. The category decides, with the policy, whether to retry."""
 
     TIMEOUT = "timeout"
     NETWORK = "network"
@@ -66,31 +66,31 @@ class RedriveError(Exception):
 
 
 class RegistrationError(RedriveError):
-    """Say which module or pipeline is declared wrongly, and how to mend it."""
+    """A module or pipeline is declared wrongly; the message says which one and how to fix it."""
 
     code = "registration_error"
 
 
 class InvalidInput(RedriveError):
-    """Say what in a caller's input cannot be accepted."""
+    """A caller's input is refused; the message says why."""
 
     code = "invalid_input"
 
 
 class UnknownPipeline(InvalidInput):
-    """No worker knows a pipeline of that name."""
+    """No worker knows a pipeline with that name."""
 
     code = "unknown_pipeline"
 
 
 class TooLarge(InvalidInput):
-    """A payload or result is over its limit."""
+    """A payload or result exceeds its limit."""
 
     code = "too_large"
 
 
 class IdempotencyMismatch(InvalidInput):
-    """The key was used for another pipeline or payload. Both are named by their fingerprints, neither is shown."""
+    """The key was used for another pipeline or payload. Their fingerprints are shown, their contents are not."""
 
     code = "idempotency_mismatch"
 
@@ -129,13 +129,13 @@ class MessageNotFound(RedriveError):
 
 
 class OrderRefused(RedriveError):
-    """An order was refused; nothing was changed."""
+    """A command was refused; nothing was changed."""
 
     code = "order_refused"
 
 
 class VersionChanged(RedriveError):
-    """The record has changed since whoever gives an order looked at it; nothing was changed."""
+    """The record has changed since the operator looked at it; nothing was changed."""
 
     code = "version_changed"
 
@@ -145,43 +145,43 @@ class VersionChanged(RedriveError):
 
 
 class BulkNotFound(RedriveError):
-    """No bulk operation has that id, or none that is under way."""
+    """No bulk operation has that id, or it has ended."""
 
     code = "bulk_not_found"
 
 
 class BulkRefused(RedriveError):
-    """Say why a bulk operation does not start, or does not take a command; nothing was changed."""
+    """A bulk operation does not start, or does not take a command; nothing was changed."""
 
     code = "bulk_refused"
 
 
 class PlanChanged(BulkRefused):
-    """The dead letters, or the order, are not those of the plan any more."""
+    """The dead letters, or the command, are no longer those of the plan."""
 
     code = "PLAN_CHANGED"
 
 
 class UnsafeEffects(BulkRefused):
-    """Effects that no key guards would be repeated, and nobody said yes to that."""
+    """Effects that no key protects would be repeated, and nobody confirmed that."""
 
     code = "UNSAFE_EFFECTS"
 
 
 class ApprovalNeeded(BulkRefused):
-    """The plan waits for another person's yes."""
+    """The plan waits for another person's approval."""
 
     code = "APPROVAL_NEEDED"
 
 
 class ApprovalNotFound(RedriveError):
-    """Nobody asked for an approval of that plan, or the hour is over."""
+    """Nobody asked for an approval of that plan, or the request has expired."""
 
     code = "approval_not_found"
 
 
 class SameEyes(RedriveError):
-    """Whoever asked for an approval cannot give it, by whatever token."""
+    """Whoever asked for an approval cannot give it, with whichever token."""
 
     code = "same_eyes"
 
@@ -199,19 +199,19 @@ class RunCanceled(RedriveError):
 
 
 class Unavailable(RedriveError):
-    """Something Redrive needs did not answer. Nothing is known to be wrong with the request: try again."""
+    """Something that Redrive needs did not answer. Nothing is known to be wrong with the request: try again."""
 
     code = "unavailable"
 
 
 class OutcomeUnknown(Unavailable):
-    """Whether a start with a key happened is not known. Trying the same key again is safe, and tells."""
+    """Whether a start with a key happened is unknown. Trying the same key again is safe, and settles it."""
 
     code = "outcome_unknown"
 
 
 class KeyNotFound(RedriveError):
-    """No such idempotency key is kept for the tenant."""
+    """The tenant has no such idempotency key."""
 
     code = "key_not_found"
 
@@ -223,7 +223,7 @@ class KeyInUse(RedriveError):
 
 
 class StackError(RedriveError):
-    """The embedded stack cannot start, or not go on."""
+    """The embedded stack cannot start, or cannot continue."""
 
     code = "stack_error"
 
@@ -240,7 +240,7 @@ class StepError(RedriveError):
 
 
 class Transient(StepError):
-    """Raise from a module to have the step tried again, whatever the policy says of unknown errors."""
+    """Raise from a module to have the step retried, whatever the policy says about unknown errors."""
 
     code = "transient"
 
@@ -251,7 +251,7 @@ class Transient(StepError):
 
 
 class Terminal(StepError):
-    """Raise from a module to end the step's attempts: trying again cannot help."""
+    """Raise from a module to end the step's attempts: a retry cannot help."""
 
     code = "terminal"
 

@@ -43,7 +43,7 @@ def _key(value: str) -> str:
 
 
 class Envelope(BaseModel):
-    """What a producer writes: camel case as in `dedupeKey`. Fields that are not named here are left out."""
+    """What a producer writes: camel case as in `dedupeKey`. Unknown fields are left out."""
 
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True, frozen=True)
 
@@ -61,7 +61,7 @@ Payload = TypeVar("Payload")
 
 
 class Event(BaseModel, Generic[Payload]):
-    """An event as a projector reads it. `Event[MyPayload]` has a payload that was checked."""
+    """An event as a projector reads it. `Event[MyPayload]` has a validated payload."""
 
     id: str
     dedupe_key: str
@@ -73,7 +73,7 @@ class Event(BaseModel, Generic[Payload]):
 
 
 def parse_envelope(body: bytes) -> Envelope:
-    """Read what a producer wrote, or say what is wrong with it."""
+    """Read what a producer wrote, or raise what is wrong with it."""
     if len(body) > _ENVELOPE_LIMIT:
         raise TooLarge(f"event: {len(body)} bytes; the limit is {_ENVELOPE_LIMIT} (pass a reference to large data)")
     try:
@@ -101,22 +101,22 @@ def parse_envelope(body: bytes) -> Envelope:
 
 
 def event_document(event_id: str, event: BaseModel) -> dict[str, Any]:
-    """Return what the projectors of an event read."""
+    """Return the document that an event's projectors read."""
     return {"event": Event[Any].model_validate(event.model_dump() | {"id": event_id}).model_dump(mode="json")}
 
 
 def event_id_for(tenant: str, dedupe_key: str) -> str:
-    """Return the one id of the event with this dedupe key."""
+    """Return the id of the event with this dedupe key."""
     return "event-" + _digest(tenant, dedupe_key)
 
 
 def dead_event_id_for(tenant: str, stream: str, message_id: str, body: bytes) -> str:
-    """Return the one id of a message that could not become a tenant's run."""
+    """Return the id of a message that could not become a tenant's run."""
     return "dead-event-" + _digest(tenant, stream, message_id, hashlib.sha256(body).hexdigest())
 
 
 def pipeline_for(event_type: str, pipelines: Mapping[str, str]) -> str:
-    """Return the pipeline of an event type: the one that is set for it, or for `*`, or the one of the same name.
+    """Return the pipeline of an event type: the one set for it, or for `*`, or the one of the same name.
 
     Names of pipelines have hyphens: `interview.completed` is `interview-completed`.
     """

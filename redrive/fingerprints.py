@@ -1,4 +1,4 @@
-"""Failures that look alike: the fingerprint of a failure, with what differs from case to case taken out. Pure."""
+"""Fingerprints that group similar failures: what differs from case to case is removed. Pure."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ _VARIABLE: Final = re.compile(
 
 def fingerprint(pipeline: str, cycle: FailedCycle) -> str:
     """Return the same short text for failures with the same cause."""
-    # Cut after the values are out: a longer id must not move the end.
+    # Cut after the values are removed: a longer id must not move the end.
     shape = " ".join(_VARIABLE.sub("?", cycle.message[:ERROR_TEXT_LIMIT]).split())[:SHAPE_LIMIT]
     text = "\n".join((pipeline, cycle.step, cycle.category, cycle.error_type, shape))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

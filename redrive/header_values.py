@@ -1,4 +1,4 @@
-"""Texts that become values of HTTP headers: one rule, for whoever takes such a text and for whoever sends it. Pure."""
+"""Texts for HTTP headers: one rule, for accepting such a text and for sending it. Pure."""
 
 import re
 from typing import Annotated, Final

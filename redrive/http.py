@@ -1,4 +1,4 @@
-"""Outbound HTTP: one call, bounded in time and size, with its key, and an error that says what to do about it.
+"""Outbound HTTP: one call, bounded in time and size, with its idempotency key and classified errors.
 
 Never sends a token anywhere but below the base URL that it was configured for. Never puts headers, bodies' secrets or
 query values into a log line or an error.
@@ -40,19 +40,19 @@ EXCERPT_LIMIT: Final = 500
 REDIRECT_LIMIT: Final = 5
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Doing these twice does no harm by their definition (RFC 9110, 9.2.2), so they need no key to be tried again.
+# Idempotent by definition (RFC 9110, 9.2.2), so they need no key for a retry.
 _IDEMPOTENT_METHODS: Final = _SAFE_METHODS | {"PUT", "DELETE"}
 # The body of an error is worth a moment, not the rest of the deadline: its status already says what to do.
 _EXCERPT_PATIENCE: Final = 1.0
 _EXCERPT_BYTES: Final = 4 * EXCERPT_LIMIT
-# The call's own deadline knows what to say, so it must strike before the one around the attempt.
+# The call's own deadline has the better message, so it must fire before the one around the attempt.
 _GRACE: Final = timedelta(seconds=1)
 
 _redactor = Redactor()
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call may say beside its method, path, operation and answer."""
+    """What a call may set besides its method, path, operation and answer."""
 
     json: Any
     params: Mapping[str, str | int | float | bool | None] | None
@@ -89,7 +89,7 @@ class ServiceResponse:
 def new_http_client() -> httpx.AsyncClient:
     """Build the connection pool that all ServiceClients of a process share."""
     return httpx.AsyncClient(
-        # Runs of all tenants share the pool: a cookie that one is given must not be sent for another.
+        # Runs of all tenants share the pool: a cookie set for one must not be sent for another.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
         transport=GuardedTransport(
             httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=30)
@@ -102,8 +102,8 @@ def new_http_client() -> httpx.AsyncClient:
 class ServiceClient:
     """Call services over HTTP.
 
-    Without `retry` a call is made once, for inside a step Temporal tries again. With it, a call that is safe to repeat
-    (an idempotent method, or any with an idempotency key) is tried again under that policy.
+    Without `retry` a call is made once: inside a step Temporal retries. With it, a call that is safe to repeat (an
+    idempotent method, or any with an idempotency key) is retried under that policy.
     """
 
     http: httpx.AsyncClient = field(repr=False)
@@ -160,10 +160,10 @@ class ServiceClient:
         returns: type[BaseModel] | None = None,
         **options: Unpack[CallOptions],
     ) -> BaseModel | ServiceResponse:
-        """Make a call and return its answer as `returns`, or as it came.
+        """Make a call and return its answer as `returns`, or unparsed.
 
         `operation` names the call in logs, errors and its idempotency key. `path` is joined to the base URL.
-        `create_if_absent` makes a 409 a success: what was to be created is there.
+        `create_if_absent` makes a 409 a success: what was to be created exists.
         """
         call = self._call(method.upper(), path, operation, returns, options)
         if self.retry is None:
@@ -244,7 +244,7 @@ class ServiceClient:
 
     def _headers(self, key: str | None, *, has_body: bool, extra: Mapping[str, str]) -> httpx.Headers:
         headers = httpx.Headers({"accept": "application/json"})
-        # A small compressed body can unfold into any size, past the limit on what is read.
+        # A small compressed body can expand to any size, past the limit on what is read.
         headers["accept-encoding"] = "identity"
         named = {
             "content-type": "application/json" if has_body else None,
@@ -296,7 +296,7 @@ class ServiceClient:
         return result
 
     async def _answer(self, call: "_Call") -> tuple[ServiceResponse, BaseModel | ServiceResponse]:
-        """Make the call and return its answer, as it came and as it was asked for."""
+        """Make the call and return its answer, raw and parsed."""
         try:
             response = await self._exchange_in_time(call)
             note(http_status=response.status)
@@ -357,7 +357,7 @@ class ServiceClient:
                     if len(body) >= _EXCERPT_BYTES:
                         break
         text = " ".join(body[:_EXCERPT_BYTES].decode(errors="replace").split())
-        # A service may echo what it was sent. Before the cut: half a token would not be known as one.
+        # A service may echo what it was sent. Before the cut: half a token would not be recognised.
         own = _redactor_knowing(self.token.get_secret_value()) if self.token else _redactor
         return own.text(text)[:EXCERPT_LIMIT]
 
@@ -401,7 +401,7 @@ class _Call:
 
 @functools.lru_cache(maxsize=64)
 def _redactor_knowing(token: str) -> Redactor:
-    """Return a redactor that knows a service's token. Making one takes milliseconds."""
+    """Return a redactor that knows a service's token. Building one takes milliseconds."""
     return Redactor(own=[token])
 
 

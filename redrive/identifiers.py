@@ -1,7 +1,7 @@
 """Ids that callers give: keys, correlation ids, request ids. Pure.
 
-An id is stored, searched for and shown as it is, so none may be a secret. It is refused where it comes in, and never
-in a workflow: what counts as a secret changes with releases, and a history must read the same for ever.
+An id is stored, searched for and shown unredacted, so none may be a secret. It is refused on entry, and never in a
+workflow: what counts as a secret changes with releases, and a history must always replay the same.
 """
 
 from redrive.errors import InvalidInput
@@ -11,12 +11,12 @@ _REDACTOR = Redactor()
 
 
 def shown_identifier(value: str) -> str:
-    """Return an id as it may be shown where it is refused."""
+    """Return an id in the form in which a refusal shows it."""
     return _REDACTOR.text(value)
 
 
 def check_identifier(field: str, value: str) -> str:
-    """Return an id that holds no secret, or say that it does."""
+    """Return an id that holds no secret, or raise."""
     shown = shown_identifier(value)
     if shown != value:
         raise InvalidInput(

@@ -1,5 +1,4 @@
-"""Ids that are computed, not drawn: the run of an idempotency key, the key of a step's call, the fingerprint of a
-request. Pure."""
+"""Computed ids: the run of an idempotency key, the key of a step's call, the fingerprint of a request. Pure."""
 
 import base64
 import functools
@@ -18,12 +17,12 @@ KEY_LIMIT: Final = 255
 KEY_TTL: Final = timedelta(days=30)
 LONGEST_KEY_TTL: Final = timedelta(days=3650)
 _SEPARATOR: Final = ":"
-# Below, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
+# Below this, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
 _EXACT: Final = 10**16
 
 
 def check_key(key: str) -> str:
-    """Return the idempotency key if it is one: 1 to 255 visible characters."""
+    """Return the idempotency key if it is valid: 1 to 255 visible characters."""
     if not 1 <= len(key) <= KEY_LIMIT:
         raise InvalidInput(f"key: {len(key)} characters; an idempotency key has 1 to {KEY_LIMIT}")
     if not _is_visible(key):
@@ -33,14 +32,14 @@ def check_key(key: str) -> str:
 
 
 def check_ttl(ttl: timedelta) -> timedelta:
-    """Return how long a key is kept, if that is a time that one can keep something."""
+    """Return how long a key is kept, if that is a valid duration."""
     if not timedelta(0) < ttl <= LONGEST_KEY_TTL:
         raise InvalidInput(f"ttl: {ttl} is not between 0 and {LONGEST_KEY_TTL.days} days")
     return ttl
 
 
 def _is_visible(text: str) -> bool:
-    # Of all spaces Python takes this one alone for printable.
+    # The only space that Python considers printable.
     return text.isprintable() and " " not in text
 
 
@@ -98,21 +97,21 @@ def _escaped(text: str, keep: str) -> str:
         raise InvalidInput(f"key: {text!r} is not valid text") from None
 
 
-@functools.lru_cache(maxsize=256)  # a start asks for it twice
+@functools.lru_cache(maxsize=256)  # a start needs it twice
 def run_id_for_key(tenant: str, key: str, generation: int = 0) -> str:
-    """Return the one run id that belongs to a tenant's key, in whichever process it is asked for."""
+    """Return the run id of a tenant's key: the same in every process."""
     # The separator cannot occur in a tenant's name or a key, so no two triples share a text.
     digest = hashlib.sha256(f"{tenant}\n{key}\n{generation}".encode()).digest()
     return "run-" + base64.b32encode(digest[:20]).decode().lower()
 
 
 def new_run_id() -> str:
-    """Return a fresh run id for a start without a key; later ones sort after earlier ones."""
+    """Return a new run id for a start without a key; later ones sort after earlier ones."""
     return "run-" + uuid_utils.uuid7().hex
 
 
 def new_request_id() -> str:
-    """Return a fresh id for an order."""
+    """Return a new id for a command."""
     return uuid_utils.uuid7().hex
 
 
@@ -154,7 +153,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _shortest(number: int) -> int | float:
-    """Spell a large whole number as a float does, if one has its value: `1e308` would have 309 digits otherwise."""
+    """Spell a large whole number as a float if one has its value: otherwise `1e308` would have 309 digits."""
     try:
         short = float(number)
     except OverflowError:

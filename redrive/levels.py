@@ -1,8 +1,8 @@
-"""A JSON document, walked level by level. Pure.
+"""Walks a JSON document level by level. Pure.
 
-All values of one depth are looked at together, so that a megabyte takes a few passes that run in C. Nothing is kept
-for the way to a value: a path is needed only for what is wrong, and is then found by looking for the holder of its
-holder, one level up after another. Time and memory are linear in the document's size, whatever its shape.
+All values of one depth are processed together, so that a megabyte takes a few passes that run in C. No paths are kept:
+a path is needed only for a problem, and is then found by searching for each holder, one level up after another. Time
+and memory are linear in the document's size, whatever its shape.
 """
 
 import functools
@@ -18,7 +18,7 @@ Path = list[str | int]
 
 
 class Level:
-    """What holds values at one depth of a document. The document itself is held by a list of one."""
+    """The containers at one depth of a document. A list of one holds the document itself."""
 
     def __init__(self, dicts: list[dict[Any, Any]], lists: list[Sequence[Any]]) -> None:
         self.dicts = dicts
@@ -26,7 +26,7 @@ class Level:
 
     @property
     def count(self) -> int:
-        """How many values there are. Asked before they are listed, it costs nothing to speak of."""
+        """How many values there are. Before they are listed, this is nearly free."""
         return sum(map(len, self.dicts)) + sum(map(len, self.lists))
 
     @functools.cached_property
@@ -39,14 +39,14 @@ class Level:
         """The values by their type, but true, false and null."""
         inner = itertools.chain.from_iterable
         values = [*inner(map(dict.values, self.dicts)), *inner(self.lists)]
-        # Not a set: workflows meet what is wrong in the same order each time.
+        # Not a set: workflows must meet problems in the same order each time.
         kinds = dict.fromkeys(map(type, values))
         if len(kinds) == 1 and not kinds.keys() & _HARMLESS:
             return dict.fromkeys(kinds, values)
         return {kind: [value for value in values if type(value) is kind] for kind in kinds if kind not in _HARMLESS}
 
     def find(self, is_it: Callable[[Any], bool]) -> tuple[Any, str | int]:
-        """Return what holds the value, and under which name or number."""
+        """Return the container of the value, and its name or index there."""
         for holder in self.dicts:
             for name, value in holder.items():
                 if is_it(value):
@@ -59,14 +59,14 @@ class Level:
 
 
 class Leaf(NamedTuple):
-    """A field that a merge patch changes. The names are those of the moment: the next leaf changes the list."""
+    """A field that a merge patch changes. `names` is reused: the next leaf changes the list."""
 
     names: list[str]
     value: Any
 
 
 def levels(document: object, sequences: tuple[type, ...] = (list,)) -> Iterator[Level]:
-    """Return the levels of a document from the top. The next one is made when it is asked for."""
+    """Yield the levels of a document from the top, each when it is asked for."""
     level = Level([], [[document]])
     while level.dicts or level.lists:
         yield level
@@ -81,7 +81,7 @@ def levels(document: object, sequences: tuple[type, ...] = (list,)) -> Iterator[
 
 
 def path_to(walked: Sequence[Level], is_it: Callable[[Any], bool]) -> Path:
-    """Return the way to a value of the last of these levels."""
+    """Return the path to a value of the last of these levels."""
     path: Path = []
     for level in reversed(walked):
         holder, name = level.find(is_it)
@@ -91,12 +91,12 @@ def path_to(walked: Sequence[Level], is_it: Callable[[Any], bool]) -> Path:
 
 
 def path_text(path: Path) -> str:
-    """Return a path as it is written in a sentence, `.items[2].price`, cut where it is long."""
+    """Return a path as text, `.items[2].price`, cut if it is long."""
     return _cut(f"[{part}]" if isinstance(part, int) else f".{bounded(part, _NAME_SHOWN)}" for part in path)
 
 
 def dotted(names: Sequence[str]) -> str:
-    """Return the path of a field, `items.price`, cut where it is long."""
+    """Return the path of a field, `items.price`, cut if it is long."""
     return _cut(f"{'.' if place else ''}{bounded(name, _NAME_SHOWN)}" for place, name in enumerate(names))
 
 
@@ -115,7 +115,7 @@ def bounded(text: str, limit: int) -> str:
 
 
 def leaves(patch: dict[str, Any]) -> Iterator[Leaf]:
-    """Return the fields that a merge patch changes, each with what is put there."""
+    """Return the fields that a merge patch changes, each with its new value."""
     names: list[str] = []
     inside = [iter(patch.items())]
     while inside:

@@ -1,8 +1,8 @@
-"""Log lines: one JSON object a line on stderr, or coloured text in a terminal. Nothing is printed unredacted.
+"""Log events: one JSON object a line on stderr, or coloured text in a terminal. Nothing is printed unredacted.
 
-Events are named `step.failed`, facts are keys, and a fact has the same key everywhere: FIELDS lists them. Facts that
-hold for a while are bound once, with `structlog.contextvars` or `log.bind`, so that one id finds all lines of a run.
-The standard library's loggers (temporalio, asyncio, httpx) come out in the same shape.
+Log events are named `step.failed`, facts are keys, and a fact has the same key everywhere: FIELDS lists them. Lasting
+facts are bound once, with `structlog.contextvars` or `log.bind`, so that one id finds all lines of a run. The standard
+library's loggers (temporalio, asyncio, httpx) are printed in the same form.
 """
 
 import logging
@@ -56,7 +56,7 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# They tell each request or poll, which `service.called` tells better, each try to reach a collector of traces, and (the
+# They log each request or poll, which `service.called` covers, each attempt to reach a trace collector, and (the
 # SDK, when debugging) whole inputs.
 _CHATTY: Final = {
     "httpx": logging.WARNING,
@@ -67,7 +67,7 @@ _CHATTY: Final = {
     "opentelemetry.exporter": logging.ERROR,
 }
 _LONGEST: Final = 16 * 1024
-# Temporal puts these beside a record; other extras may be payloads.
+# Temporal adds these to a record; other extras may be payloads.
 _EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
 # Error text is untrusted: without this it could move a terminal's cursor.
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -80,7 +80,7 @@ _PLAIN: Final = frozenset(
 
 
 class _Handler(logging.StreamHandler[Any]):
-    """Write to what stderr is at that moment: a live table replaces it to keep lines out of its way."""
+    """Write to the current stderr: a live table replaces it to keep lines out of its way."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -153,13 +153,13 @@ def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
 
     if not pretty:
         return [redact, structlog.processors.JSONRenderer()]
-    # Its own formatter of exceptions would print local variables, secrets among them.
+    # Its own exception formatter would print local variables, including secrets.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return [redact, _escape_control, console]
 
 
 def _cut(value: Any, redactor: Redactor) -> Any:
-    """Return the beginning of a long text: a foreign logger may put a whole payload on a line."""
+    """Return the beginning of a long text: a foreign logger may log a whole payload."""
     if not isinstance(value, str) or len(value) <= _LONGEST:
         return value
     return f"{redactor.beginning(value, _LONGEST)}… ({len(value)} characters)"

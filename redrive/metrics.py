@@ -1,4 +1,4 @@
-"""What Redrive counts. Served for Prometheus by the worker, beside Temporal's own metrics."""
+"""Redrive's metrics. The worker serves them for Prometheus, next to Temporal's own."""
 
 from datetime import timedelta
 
@@ -31,7 +31,7 @@ class Metrics:
         self._retries.add(1, {"pipeline": pipeline, "step": step, "category": category})
 
     def moved(self, pipeline: str, step: str, category: str, took: timedelta) -> None:
-        """Count a dead letter, and how long its record took."""
+        """Count a dead letter, and the time until its record was written."""
         self._moves.add(1, {"pipeline": pipeline, "step": step, "category": category})
         self._record.record(took, {"pipeline": pipeline})
 
@@ -44,7 +44,7 @@ class Metrics:
         self._bulk_items.add(1, {"verb": verb, "status": status})
 
     def stock(self, by_status: dict[str, int], oldest: timedelta, retrying: int) -> None:
-        """Set how many dead letters there are, the age of the oldest open one, and how many steps are tried again."""
+        """Set the number of dead letters, the age of the oldest open one, and the number of steps in retry."""
         for status, count in by_status.items():
             self._letters.set(count, {"status": status})
         self._oldest.set(oldest.total_seconds())

@@ -9,7 +9,7 @@ from redrive.errors import RegistrationError
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import each name; files of the current directory can be named too."""
+    """Import each name; it may also be a file of the current directory."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""What module authors write: modules, pipelines and the context a module runs in; and the registry that holds them."""
+"""What module authors use: modules, pipelines, a module's context, and the registry."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ Out = TypeVar("Out", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleContext:
-    """What a module knows of the run it works for, and its way to the outside."""
+    """What a module knows about its run, and its access to the outside."""
 
     run_id: str
     step: str
@@ -56,7 +56,7 @@ ModuleFunction = Callable[[ModuleContext, In], Awaitable[Out]]
 
 @dataclass(frozen=True)
 class Module(Generic[In, Out]):
-    """A named unit of work. Call it like the function it was made from, in a test for example."""
+    """A named unit of work. Call it like the function it was made from, for example in a test."""
 
     name: str
     function: ModuleFunction[In, Out]
@@ -75,13 +75,13 @@ class Module(Generic[In, Out]):
         return _origin(self.function)
 
     def validate(self, document: dict[str, Any]) -> In:
-        """Take the step's input from a run's document. Raises pydantic's ValidationError."""
-        # By way of JSON, so that dates, bytes and strict models behave as they do on the wire.
+        """Take the step input from a run's document. Raises pydantic's ValidationError."""
+        # Through JSON, so that dates, bytes and strict models behave as on the wire.
         return self.input_model.model_validate_json(to_json(step_input(document, self.reads)))
 
     @functools.cached_property
     def reads(self) -> list[str] | None:
-        """The names in a run's document that the input model can read; None when it may read any."""
+        """The names in a run's document that the input model can read; None if it may read any."""
         model = self.input_model
         if model.model_config.get("extra") == "allow" or issubclass(model, RootModel):
             return None
@@ -138,11 +138,11 @@ class Registry:
     ) -> Callable[[ModuleFunction[In, Out]], Module[In, Out]]:
         """Make a module of an async function `(ctx, input: Model) -> Model`.
 
-        With `dedupe` its result is stored, and answers when the step is executed again with the same input: two more
-        writes to the database for each execution, which then cannot go on without one.
+        With `dedupe` its result is stored, and returned if the step is executed again with the same input: two more
+        database writes for each execution, which then needs the database.
 
-        `effect` says what it means to run it again: nothing outside changes (`none`), what is called knows the
-        idempotency key (`keyed`, as every call through `ctx.http` does), or the effect happens twice (`unsafe`).
+        `effect` says what running it again means: nothing outside changes (`none`), the called service knows the
+        idempotency key (`keyed`, as with every call through `ctx.http`), or the effect happens twice (`unsafe`).
         """
         chosen = policy if timeout is None else policy.model_copy(update={"timeout": timeout})
 
@@ -160,14 +160,14 @@ class Registry:
         return register
 
     def pipeline(self, name: str) -> "Pipeline":
-        """Return the pipeline of that name, or say which ones there are."""
+        """Return the pipeline with that name, or raise which ones exist."""
         if name not in self.pipelines:
             known = ", ".join(sorted(self.pipelines)) or "none"
             raise UnknownPipeline(f"pipeline {name!r} is not known here; known: {known}")
         return self.pipelines[name]
 
     def resolve(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
-        """Return the steps of a pipeline, or say why this payload, a checked one, cannot start it."""
+        """Return the steps of a pipeline, or raise why this payload, a checked one, cannot start it."""
         found = self.pipeline(pipeline)
         found.check_fits(payload)
         return [module.snapshot() for module in found.modules]
@@ -180,7 +180,7 @@ class Registry:
 
 
 class Pipeline:
-    """A named, ordered list of modules. Making one registers it."""
+    """A named, ordered list of modules. Creating one registers it."""
 
     def __init__(self, name: str, *modules: Module[Any, Any], registry: Registry | None = None) -> None:
         registry = DEFAULT_REGISTRY if registry is None else registry

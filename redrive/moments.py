@@ -1,4 +1,4 @@
-"""Moments that come from outside: with a zone, and still a moment in UTC. Pure."""
+"""Moments from outside: they have a time zone, and are valid in UTC. Pure."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -10,7 +10,7 @@ def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        # The first and the last hours of the calendar are another year elsewhere, which no date can say.
+        # The first and the last hours of the calendar fall into another year elsewhere, which no date can express.
         raise ValueError("a moment is in the years 1 to 9999, in UTC") from None
 
 

@@ -1,7 +1,7 @@
-"""Connections to services: made to public addresses alone, unless a call says that private ones are meant.
+"""Connections to services: to public addresses only, unless a call allows private ones.
 
-The address that is checked is the address that is connected to: a name that means something else a moment later gains
-nothing. A proxy that the environment names (HTTP_PROXY, NO_PROXY) resolves names itself, and is trusted with that.
+The address that is checked is the address that is connected to: DNS rebinding gains nothing. A proxy that the
+environment names (HTTP_PROXY, NO_PROXY) resolves names itself, and is trusted.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PRIVATE: Final = "redrive.private_addresses"
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Send requests through one of two pools: a connection that was made for private calls serves no other."""
+    """Send requests through one of two pools: a connection made for private calls serves no other."""
 
     def __init__(self, limits: httpx.Limits) -> None:
         context = httpx.create_ssl_context()
@@ -37,7 +37,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         }
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, or raise Terminal when it may not go to where its host leads."""
+        """Send a request, or raise Terminal if its host's address is not allowed."""
         return await self._transport(request).handle_async_request(request)
 
     def _transport(self, request: httpx.Request) -> httpx.AsyncBaseTransport:
@@ -55,7 +55,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 class _PublicTransport(httpx.AsyncHTTPTransport):
     def __init__(self, context: ssl.SSLContext, limits: httpx.Limits) -> None:
         super().__init__(verify=context, limits=limits)
-        # The one place where a connection's address can be seen before it is made; httpx hands no backend on.
+        # The only place where a connection's address is visible before it is made; httpx passes no backend on.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
             max_connections=limits.max_connections,

@@ -1,4 +1,4 @@
-"""How values travel through Temporal: as JSON, by Pydantic. What cannot be decoded stays what it is."""
+"""How values travel through Temporal: as JSON, by Pydantic. What cannot be decoded stays raw."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,14 +11,14 @@ from temporalio.converter import DataConverter
 
 
 class TolerantPayloadConverter(PydanticPayloadConverter):
-    """Pydantic's converter, except that a payload nobody named a type for may be of any encoding.
+    """Pydantic's converter, except that a payload without a type may have any encoding.
 
-    Temporal names no types when a workflow is started with more inputs than it takes, and for the details of errors.
-    There, one payload that cannot be decoded would fail the workflow's task again and again for ever.
+    Temporal gives no types when a workflow is started with more inputs than it takes, and for the details of errors.
+    There, one payload that cannot be decoded would fail the workflow task again and again.
     """
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """Decode payloads; without types, return those that cannot be decoded as they came."""
+        """Decode payloads; without types, return those that cannot be decoded unchanged."""
         if type_hints:
             return super().from_payloads(payloads, type_hints)
         return [self._decoded(payload) for payload in payloads]

@@ -1,4 +1,4 @@
-"""What Temporal knows of a step that is being tried: the attempt, the failures so far, the next retry."""
+"""What Temporal knows about a pending step: the attempt, the failures so far, the next retry."""
 
 from datetime import UTC
 
@@ -39,7 +39,7 @@ def _fill(step: StepState, activity: PendingActivityInfo) -> None:
 
 
 def _reported(activity: PendingActivityInfo) -> list[Attempt]:
-    """Read the attempts out of the heartbeat details, where the step activity keeps them."""
+    """Read the attempts from the heartbeat details, where the step activity keeps them."""
     try:
         return _ATTEMPTS.validate_json(activity.heartbeat_details.payloads[0].data)
     except (IndexError, ValidationError):

@@ -1,4 +1,4 @@
-"""When to try again: the retry policy, its four presets and the curves behind them.
+"""When to retry: the retry policy, its four presets and their curves.
 
 Pure: every function takes the random draw it needs, so a delay can be computed, tested and drawn as a curve.
 """
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from redrive.errors import TRANSIENT_CATEGORIES, Category
 
-# Temporal silently drops a next_retry_delay of zero and falls back on its own backoff.
+# Temporal silently drops a next_retry_delay of zero and falls back to its own backoff.
 SHORTEST_DELAY = timedelta(milliseconds=1)
 
 Positive = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=30))]
@@ -30,7 +30,7 @@ class NoJitter(_Frozen):
 
 
 class FullJitter(_Frozen):
-    """Wait anything from nothing to the curve's delay."""
+    """Wait anything from zero to the curve's delay."""
 
     kind: Literal["full"] = "full"
 
@@ -39,7 +39,7 @@ class FullJitter(_Frozen):
 
 
 class RatioJitter(_Frozen):
-    """Wait the curve's delay, give or take a share of it."""
+    """Wait the curve's delay, plus or minus a share of it."""
 
     kind: Literal["ratio"] = "ratio"
     ratio: float = Field(gt=0, le=1)
@@ -49,7 +49,7 @@ class RatioJitter(_Frozen):
 
 
 class AdditiveJitter(_Frozen):
-    """Wait the curve's delay and up to `max` more."""
+    """Wait the curve's delay plus up to `max`."""
 
     kind: Literal["additive"] = "additive"
     max: Positive
@@ -62,7 +62,7 @@ Jitter = Annotated[NoJitter | FullJitter | RatioJitter | AdditiveJitter, Field(d
 
 
 class Curve(_Frozen):
-    """Delays that grow: min(cap, base * factor^(attempt-1)), then jitter."""
+    """Growing delays: min(cap, base * factor^(attempt-1)), then jitter."""
 
     base: Positive
     factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
@@ -77,19 +77,19 @@ class Curve(_Frozen):
         return self
 
     def before_jitter(self, attempt: int) -> timedelta:
-        """Return how long to wait after the given attempt (1 is the first) failed, without jitter."""
+        """Return the delay after the given attempt (1 is the first) failed, without jitter."""
         try:
             return min(self.cap, self.base * self.factor ** (attempt - 1))
         except OverflowError:
             return self.cap
 
     def delay(self, attempt: int, draw: float) -> timedelta:
-        """Return how long to wait after the given attempt failed; `draw` is a random number in [0, 1)."""
+        """Return the delay after the given attempt failed; `draw` is a random number in [0, 1)."""
         return max(SHORTEST_DELAY, self.jitter.apply(self.before_jitter(attempt), draw))
 
 
 class RetryPolicy(Curve):
-    """All that decides how a step is tried: the curve, the deadlines and which errors are worth another try."""
+    """How a step is retried: the curve, the deadlines and which errors are worth another attempt."""
 
     timeout: Positive = Field(description="how long one attempt may take")
     deadline: Positive | None = Field(default=None, description="how long all attempts of a cycle may take together")
@@ -108,13 +108,13 @@ class RetryPolicy(Curve):
         return self.per_category.get(category, self)
 
     def wait_after(self, attempt: int, category: Category, retry_after: timedelta | None, draw: float) -> timedelta:
-        """Return how long to wait after an attempt failed. A service's `Retry-After` wins over the curve."""
+        """Return the delay after an attempt failed. A service's `Retry-After` takes precedence over the curve."""
         if retry_after is not None:
             return max(SHORTEST_DELAY, min(retry_after, self.retry_after_cap))
         return self.curve_for(category).delay(attempt, draw)
 
     def retries(self, category: Category) -> bool:
-        """Tell whether failures of this category are tried again at all."""
+        """Tell whether failures of this category are retried at all."""
         if category is Category.UNKNOWN:
             return self.unknown == "retry"
         return category in TRANSIENT_CATEGORIES
@@ -125,7 +125,7 @@ class RetryPolicy(Curve):
 
     @property
     def most_attempts(self) -> int:
-        """The largest budget of any category: no step is tried more often than this."""
+        """The largest budget of any category: no step has more attempts than this."""
         return max([self.max_attempts, *(curve.max_attempts for curve in self.per_category.values())])
 
 

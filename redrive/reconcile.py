@@ -1,7 +1,7 @@
-"""Parked runs (Temporal) against open records (Postgres), both ways.
+"""Compares parked runs (Temporal) with open records (Postgres), in both directions.
 
-Temporal's lists lag behind, and a record may be on its way: what looks wrong is looked at again, twice and with the run
-itself, before it is called wrong.
+Temporal's lists lag behind, and a record may be on its way: a suspected problem is checked again, twice and with the
+run itself, before it is reported.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from redrive.store.dead_letters.models import LetterRow
 from redrive.store.dead_letters.transitions import put_orphaned, put_outcome
 from redrive.visibility import runs_query, summary
 
-# How long a record, or a run's last word, may be on its way.
+# How long a record, or a run's last report, may be on its way.
 GRACE: Final = 2.0
 MENDING_PATIENCE: Final = 15.0
 _INTERVAL: Final = 0.25
@@ -43,7 +43,7 @@ class Kind(StrEnum):
     NO_ANSWER = "no_answer"
 
 
-# What a run that has ended means for a record that is open still. Any other end leaves it to be restarted or discarded.
+# What a run's end means for a record that is still open. After any other end it can be restarted or discarded.
 _ENDINGS: Final = {
     WorkflowExecutionStatus.COMPLETED: Ending.SUCCEEDED,
     WorkflowExecutionStatus.CANCELED: Ending.CANCELED,
@@ -81,7 +81,7 @@ class Report(BaseModel):
 
 
 class Reconciliation:
-    """Compare the two stores, and mend them if asked to."""
+    """Compare the two stores, and fix them if asked to."""
 
     def __init__(self, client: Client, pool: Pool, *, repair: bool) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class Reconciliation:
         self._repair = repair
 
     async def run(self, tenant: str | None) -> Report:
-        """Return what is wrong, and what of it was mended."""
+        """Return what is wrong, and what of it was fixed."""
         try:
             return await self._run(tenant)
         except RPCError as error:
@@ -127,7 +127,7 @@ class Reconciliation:
         look: Callable[[Item], Awaitable[Problem | None]],
         mend: Callable[[Problem], Awaitable[bool]],
     ) -> list[Problem]:
-        """Look at suspects, and a while later again at those that look wrong; mend what is."""
+        """Check suspects, and after a while check again those that look wrong; fix those that are."""
         first = await _each(suspects, lambda item: _paired(item, look))
         wrong = [item for item, problem in first if problem]
         if wrong:
@@ -139,7 +139,7 @@ class Reconciliation:
         return problems
 
     async def _parked_problem(self, run: RunSummary) -> Problem | None:
-        """Look at a run that is listed as parked, without a record that waits for orders."""
+        """Check a run that is listed as parked, without a record that waits for commands."""
         try:
             parked = await read_parked(self._client, run.run_id)
         except Unavailable as error:
@@ -160,7 +160,7 @@ class Reconciliation:
         return None
 
     async def _have_it_reported(self, problem: Problem) -> bool:
-        """Let the run tell its dead letter again, and wait until the record says so."""
+        """Let the run report to its dead letter again, and wait until the record is updated."""
         if not await ask_to_report(self._client, problem.run_id):
             return True
         give_up = asyncio.get_running_loop().time() + MENDING_PATIENCE
@@ -175,7 +175,7 @@ class Reconciliation:
         return False
 
     async def _open_problem(self, row: LetterRow) -> Problem | None:
-        """Look at an open record whose run is not listed as parked at its step."""
+        """Check an open record whose run is not listed as parked at its step."""
         record = await get_letter(self._pool, row.tenant, row.id)
         if record is None or record.status.closed or record.orphaned:
             return None
@@ -188,7 +188,7 @@ class Reconciliation:
         return _problem(Kind.RUN_GONE, row.letter, about)
 
     async def _done_problem(self, row: LetterRow) -> Problem | None:
-        """Tell whether the step of an open record is done in its run, which goes on."""
+        """Tell whether the step of an open record is done in its run, which continues."""
         try:
             run = await read_run(self._client, row.run_id)
         except Unavailable as error:

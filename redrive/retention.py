@@ -1,4 +1,4 @@
-"""How long what is over is kept, kind by kind. Pure."""
+"""How long closed records are kept, kind by kind. Pure."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -13,7 +13,7 @@ Kept = Annotated[timedelta, Field(ge=_SHORTEST)]
 
 
 class Kind(StrEnum):
-    """What has a retention of its own."""
+    """The kinds of records with their own retention."""
 
     RUNS = "runs"
     DEAD_LETTERS = "dead_letters"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class RetentionSettings(BaseModel):
-    """How long each kind is kept once it is over; none: for ever."""
+    """How long each kind is kept once it is closed; None: forever."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,5 +45,5 @@ class RetentionSettings(BaseModel):
         return kept
 
     def only(self, kinds: set[Kind]) -> "RetentionSettings":
-        """Return the same for these kinds alone; the others are kept."""
+        """Return the same for these kinds only; the others are kept."""
         return self.model_copy(update={kind.value: None for kind in Kind if kind not in kinds})

@@ -1,6 +1,6 @@
-"""Trying a call again outside workflows, under the same policy, classifier and log fields as a step.
+"""Retries of calls outside workflows, with the same policy, classifier and log fields as a step.
 
-Inside a step nothing of this is needed: raise, and Temporal waits and tries again.
+Inside a step this is not needed: raise, and Temporal waits and retries.
 
 The loop is our own: curve, budgets, classifier and deadlines all come from RetryPolicy, so a retry library would add
 only the `while`.
@@ -24,7 +24,7 @@ Classifier = Callable[[BaseException, RetryPolicy], Verdict]
 
 @dataclass(frozen=True)
 class RetryAttempt:
-    """What a try may want to know: its number, the key that is the same for all tries, and when it is cut off."""
+    """What an attempt may need: its number, the key shared by all attempts, and its deadline."""
 
     attempt: int
     idempotency_key: str | None
@@ -40,10 +40,10 @@ async def with_retry(
     classify: Classifier = classify,
     log: Log | None = None,
 ) -> T:
-    """Call `fn` until it succeeds or the policy gives up, then raise its last error as it is.
+    """Call `fn` until it succeeds or the policy gives up, then raise its last error unchanged.
 
-    Each try is cancelled when `policy.timeout` is over, and all of them together when `policy.deadline` is. `key` is
-    the same in every try: pass it on to the service.
+    Each attempt is cancelled after `policy.timeout`, and all of them together after `policy.deadline`. `key` is the
+    same in every attempt: pass it to the service.
     """
     log = (log or get_logger(__name__)).bind(operation=operation, idempotency_key=key)
     clock = _Clock(policy)
@@ -67,20 +67,20 @@ async def with_retry(
 
 
 class _Clock:
-    """How long this try and all tries together have taken."""
+    """How long this attempt and all attempts together have taken."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
         self._started = self._attempt_started = time.monotonic()
 
     def start_attempt(self) -> timedelta:
-        """Begin a try and return how long it may take."""
+        """Begin an attempt and return how long it may take."""
         self._attempt_started = time.monotonic()
         return self._policy.timeout if self.left is None else min(self._policy.timeout, self.left)
 
     @property
     def left(self) -> timedelta | None:
-        """What is left of the time for all tries, or None if there is no such limit."""
+        """The time left for all attempts, or None without a limit."""
         if self._policy.deadline is None:
             return None
         return max(timedelta(0), self._policy.deadline - timedelta(seconds=time.monotonic() - self._started))
@@ -103,7 +103,7 @@ async def _try_once(
 
 
 def _next_delay(verdict: Verdict, attempt: int, policy: RetryPolicy, left: timedelta | None) -> timedelta | None:
-    """Return how long to wait for the next try, or None if there is none."""
+    """Return the delay before the next attempt, or None if there is none."""
     if not verdict.retryable or not policy.attempts_left(attempt, verdict.category):
         return None
     draw = random.random()  # noqa: S311 - spreads load, keeps no secret

@@ -1,4 +1,4 @@
-"""Runs as they tell themselves: where one is, and whether it is parked. Names workflows by their contracts only."""
+"""Queries to runs: a run's state, and whether it is parked. Names workflows by their contracts only."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,14 +16,14 @@ _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class Parked:
-    """A run that waits at a dead step, in a cycle of it."""
+    """A run that waits at a dead step, in one cycle of it."""
 
     letter: LetterId
     cycle: int
 
 
 async def execution_status(client: Client, run_id: str) -> WorkflowExecutionStatus | None:
-    """Return where Temporal says a run is, or None when it knows of none."""
+    """Return Temporal's status of a run, or None if it does not know the run."""
     try:
         description = await client.get_workflow_handle(run_id).describe()
     except RPCError as error:
@@ -34,7 +34,7 @@ async def execution_status(client: Client, run_id: str) -> WorkflowExecutionStat
 
 
 async def read_run(client: Client, run_id: str) -> RunDocument | None:
-    """Ask a run for its state; None when it has ended. Raises Unavailable when no worker answers for it."""
+    """Query a run's state; None if it has ended. Raises Unavailable if no worker answers."""
     if await execution_status(client, run_id) is not WorkflowExecutionStatus.RUNNING:
         return None
     try:
@@ -52,7 +52,7 @@ def step_of(run: RunDocument, name: str | None) -> StepState | None:
 
 
 async def read_parked(client: Client, run_id: str) -> Parked | None:
-    """Ask a run where it is parked; None when it is not. Raises Unavailable when no worker answers for it."""
+    """Query where a run is parked; None if it is not. Raises Unavailable if no worker answers."""
     run = await read_run(client, run_id)
     step = step_of(run, run.parked_at) if run else None
     if run is None or step is None or step.failure is None:
@@ -61,10 +61,10 @@ async def read_parked(client: Client, run_id: str) -> Parked | None:
 
 
 async def ask_to_report(client: Client, run_id: str) -> bool:
-    """Have a run tell its dead letter again where it is parked; False when it has ended.
+    """Ask a run to report again to its dead letter where it is parked; False if the run has ended.
 
-    The run and its worker do it, so that what is stored is redacted by the worker's settings. An order that reached the
-    run before is carried out instead.
+    The run and its worker do it, so that the worker's settings redact what is stored. If a command has reached the run
+    before, it is carried out instead.
     """
     try:
         await client.get_workflow_handle(run_id).signal(OwnerSignal.REPORT)

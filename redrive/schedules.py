@@ -1,4 +1,4 @@
-"""What Temporal does by itself at set times."""
+"""The schedules: what Temporal runs at set times."""
 
 from datetime import timedelta
 from typing import Final
@@ -22,14 +22,14 @@ PURGE_INTERVAL: Final = timedelta(days=1)
 
 
 async def keep_schedules(client: Client, task_queue: str) -> None:
-    """Have what grows looked after. Any number of workers may ask for it: there is one schedule of each a queue."""
+    """Create the maintenance schedules. Any number of workers may call this: each queue has one of each."""
     await keep_sweep_schedule(client, task_queue)
     await _keep(client, task_queue, "redrive-anchor-audit", Workflow.ANCHOR_AUDIT, ANCHOR_INTERVAL)
     await _keep(client, task_queue, "redrive-purge", Workflow.PURGE_RECORDS, PURGE_INTERVAL)
 
 
 async def keep_sweep_schedule(client: Client, task_queue: str) -> None:
-    """Have the keys looked after now and then."""
+    """Create the schedule of the key sweep."""
     await _keep(client, task_queue, "redrive-expire-keys", Workflow.EXPIRE_KEYS, SWEEP_INTERVAL)
 
 

@@ -1,4 +1,4 @@
-"""Settings, read once from the environment in an entry point and handed on."""
+"""Settings, read once from the environment in an entry point and passed on."""
 
 import re
 from datetime import timedelta
@@ -15,12 +15,12 @@ from redrive.redaction.redactor import Redactor
 from redrive.retention import RetentionSettings
 
 Kind = TypeVar("Kind", bound=BaseSettings)
-# What Temporal takes.
+# What Temporal accepts.
 Weight = Annotated[float, Field(ge=0.001, le=1000)]
 
 
 class ServiceSettings(BaseModel):
-    """Where a service is and how to sign in to it."""
+    """The address of a service and its credentials."""
 
     base_url: str
     token: SecretStr | None = None
@@ -36,7 +36,7 @@ class ServiceSettings(BaseModel):
 
 
 class AlertSettings(BaseModel):
-    """Where to tell that a step died, and how often."""
+    """Where and how often to send alerts on dead letters."""
 
     sentry_dsn: SecretStr | None = None
     webhook_url: str | None = None
@@ -47,7 +47,7 @@ class AlertSettings(BaseModel):
 
 
 class AnchorSettings(BaseModel):
-    """Where the heads of the audit log are noted, beside the process's log: a file that grows, a webhook."""
+    """Where the heads of the audit log are recorded, besides the process's log: an append-only file, a webhook."""
 
     file: Path | None = None
     webhook_url: str | None = None
@@ -65,7 +65,7 @@ class OidcSettings(BaseModel):
 
 
 class TenantLimits(BaseModel):
-    """What one tenant may use of all consoles together. None: as much as it likes."""
+    """What one tenant may use of all consoles together. None: no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,7 +76,7 @@ class TenantLimits(BaseModel):
 
 
 class Settings(BaseSettings):
-    """All that can be set from outside. Names are the environment's, with the prefix REDRIVE_ where none is given."""
+    """All settings. Names are the environment's, with the prefix REDRIVE_ where none is given."""
 
     model_config = SettingsConfigDict(env_prefix="REDRIVE_", extra="ignore", populate_by_name=True)
 
@@ -134,13 +134,13 @@ class Settings(BaseSettings):
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     def limits_of(self, tenant: str) -> TenantLimits:
-        """Return what a tenant may use: what is named for it, else for `*`, else the defaults."""
+        """Return a tenant's limits: those set for it, else for `*`, else the defaults."""
         common = self.tenant_limits.get("*") or TenantLimits()
         own = self.tenant_limits.get(tenant)
         return common.model_copy(update=own.model_dump(exclude_unset=True)) if own else common
 
     def redactor(self) -> Redactor:
-        """Return what takes secrets out: by name, by shape, and those in here, which a service may echo in an error."""
+        """Return the redactor: by name, by shape, and for the secrets in here, which a service may echo in an error."""
         own = [service.token for service in self.services.values()]
         own += [self.audit_anchor.webhook_secret]
         own += [self.alerts.sentry_dsn, self.alerts.webhook_secret, self.oidc.client_secret if self.oidc else None]
@@ -159,7 +159,7 @@ def read_environment(kind: type[Kind], **changes: Any) -> Kind:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = [str(part) for part in first["loc"]]
-        # What concerns several settings has no place; its message names them.
+        # A problem of several settings has no location; its message names them.
         where = f"{'.'.join([_variable(place[0]), *place[1:]])}: " if place else ""
         raise InvalidInput(f"{where}{first['msg']}") from error
     except SettingsError as error:

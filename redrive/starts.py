@@ -1,4 +1,4 @@
-"""Start the workflow of a run: the one place where its id, search attributes and summary are put together."""
+"""Starts the workflow of a run: the only place that builds its id, search attributes and summary."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from redrive.contracts import RunInput, RunStatus, SearchAttribute, Workflow
 from redrive.fairness import turn_of
 
-# A server that is there but silent would hold a caller for ever.
+# A server that accepts connections but does not answer would block a caller forever.
 START_TIMEOUT = timedelta(seconds=10)
 _TENANT, _PIPELINE, _STATUS = (
     SearchAttributeKey.for_keyword(name)
@@ -24,7 +24,7 @@ _TENANT, _PIPELINE, _STATUS = (
 
 
 async def start_run(client: Client, task_queue: str, run_id: str, order: RunInput) -> bool:
-    """Start a run, and tell whether it is new: a run id is used once, also after the run has ended."""
+    """Start a run, and return whether it is new: a run id is used once, even after the run has ended."""
     try:
         await client.start_workflow(
             Workflow.MODULE_RUN,

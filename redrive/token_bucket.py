@@ -1,4 +1,4 @@
-"""How many may be done now, at so many per second. Pure: the caller has the clock."""
+"""A token bucket. Pure: the caller provides the clock."""
 
 import math
 
@@ -6,7 +6,7 @@ import math
 class Pace:
     """A bucket that fills at the rate and holds one second of it, or one.
 
-    It begins with what has come together since something was taken last, by whomever; with one when nothing ever was.
+    It begins with what has accumulated since anybody last took something; with one if nobody ever did.
     """
 
     def __init__(self, rate: float | None, waited: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The way of spans out of this process: in batches, in a thread of its own, without the texts of errors."""
+"""Exports this process's spans: in batches, in a thread, without the texts of errors."""
 
 import threading
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status
 
-# A collector that is away must not keep a command, or a worker that is told to stop, waiting.
+# A collector that is down must not delay a command, or a worker that is told to stop.
 _PATIENCE: Final = 2.0
 _EXCEPTION: Final = "exception"
 _EXCEPTION_TYPE: Final = "exception.type"
 
 
 def export_spans(service: str) -> None:
-    """Send the spans of this process to the collector. All but the name is set by OpenTelemetry's own variables."""
+    """Send the spans of this process to the collector. OpenTelemetry's own variables set everything but the name."""
     named = Resource({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create(named.attributes), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(PlainExporter()))
@@ -26,7 +26,7 @@ def export_spans(service: str) -> None:
 
 
 def finish() -> None:
-    """Send what is left, for a moment."""
+    """Send what is left, within a moment."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         last = threading.Thread(target=provider.shutdown, daemon=True)
@@ -35,7 +35,7 @@ def finish() -> None:
 
 
 class PlainExporter(OTLPSpanExporter):
-    """Send spans by OTLP over HTTP, without the texts and stacks of errors: these may quote what a caller sent."""
+    """Send spans by OTLP over HTTP, without the texts and stacks of errors, which may quote what a caller sent."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send a batch."""

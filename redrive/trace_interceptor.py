@@ -1,4 +1,4 @@
-"""Traces in Temporal's headers. What names no trace is left out: read by the SDK, it would fail a task for ever."""
+"""Traces in Temporal's headers. Invalid ones are left out: the SDK's reader would fail a task forever."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,10 +10,10 @@ from temporalio.worker import WorkflowInboundInterceptor, WorkflowInterceptorCla
 
 
 class CarrierConverter(DefaultPayloadConverter):
-    """Reads what names a trace: texts by name, or nothing."""
+    """Reads trace carriers: texts by name, or nothing."""
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """Decode headers; what is no carrier is an empty one."""
+        """Decode headers; an invalid carrier is an empty one."""
         return [self._carrier(payload, type_hints) for payload in payloads]
 
     def _carrier(self, payload: Payload, type_hints: list[type] | None) -> dict[str, str]:
@@ -35,13 +35,13 @@ class _Inbound(TracingWorkflowInboundInterceptor):
 
 
 class TolerantTracing(TracingInterceptor):
-    """Hands traces on, and takes those that can be read."""
+    """Passes traces on, and takes those that can be read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.payload_converter = _CARRIERS
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[_Inbound]:  # noqa: A002 - see above
-        """Return what looks at the headers of each workflow."""
+        """Return the interceptor of each workflow's headers."""
         super().workflow_interceptor_class(input)
         return _Inbound

@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry: on where OTEL_EXPORTER_OTLP_ENDPOINT is set. Elsewhere nothing of it is imported.
+"""Traces by OpenTelemetry: on if OTEL_EXPORTER_OTLP_ENDPOINT is set. Otherwise none of it is imported.
 
-A span says ids, names, counts and categories: FACTS lists them, and all else is left out. Payloads, headers and texts
-of errors have no place in it.
+A span has ids, names, counts and categories: FACTS lists them, and everything else is left out. It never has payloads,
+headers or texts of errors.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def start_tracing(service: str) -> None:
 
 
 def finish_tracing() -> None:
-    """Send the spans that are left, unless the collector keeps us waiting."""
+    """Send the spans that are left, unless the collector is slow."""
     if is_on():
         from redrive.trace_export import finish
 
@@ -79,7 +79,7 @@ def finish_tracing() -> None:
 
 
 def interceptors() -> "list[TracingInterceptor]":
-    """Return what makes a Temporal client, and a worker on it, hand traces on."""
+    """Return the interceptors with which a Temporal client, and its workers, pass traces on."""
     if not is_on():
         return []
     from redrive.trace_interceptor import TolerantTracing
@@ -97,7 +97,7 @@ def span(
 ) -> contextlib.AbstractContextManager[None]:
     """Open a span for the length of a block; an error that leaves the block marks it.
 
-    It belongs to the trace that is under way; with a carrier, to the one that the carrier names, or to a new one.
+    It belongs to the current trace; with a carrier, to the trace that the carrier names, or to a new one.
     """
     return _span(name, kind, carrier, links, facts) if is_on() else _NOTHING
 
@@ -130,7 +130,7 @@ def _span(
 
 
 def note(**facts: Fact) -> None:
-    """Say more about the span that is open."""
+    """Add facts to the open span."""
     if is_on():
         from opentelemetry.trace import get_current_span
 
@@ -138,7 +138,7 @@ def note(**facts: Fact) -> None:
 
 
 def mark_failed(**facts: Fact) -> None:
-    """Say that the span that is open has failed, and of which kind the failure is."""
+    """Mark the open span as failed, with the kind of failure."""
     if is_on():
         from opentelemetry.trace import StatusCode, get_current_span
 
@@ -147,7 +147,7 @@ def mark_failed(**facts: Fact) -> None:
 
 
 def trace_headers() -> dict[str, str]:
-    """Return what tells another process which trace this is. Baggage stays here: it may hold anything."""
+    """Return the headers that name this trace to another process. Baggage is not sent: it may hold anything."""
     headers: dict[str, str] = {}
     if is_on():
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -157,7 +157,7 @@ def trace_headers() -> dict[str, str]:
 
 
 def trace_id() -> str | None:
-    """Return the id of the trace that is under way."""
+    """Return the id of the current trace."""
     from opentelemetry.trace import format_trace_id, get_current_span
 
     context = get_current_span().get_span_context()

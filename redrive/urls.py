@@ -1,7 +1,7 @@
-"""Where a request may go: one function makes its final URL of a base URL and a path, and refuses what leaves it. Pure.
+"""Where a request may go: builds the final URL from a base URL and a path, and refuses a path that leaves it. Pure.
 
 A path often holds a piece of a payload. Whoever sent the payload must not choose which host, user or part of a service
-our token is shown to, in whatever spelling: servers and proxies decode, normalize and strip in ways of their own.
+gets our token, in whatever spelling: servers and proxies decode, normalize and strip in their own ways.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ _WHOLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HTTP: Final = re.compile(r"(?i)https?://[^/?#\s]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PORTS: Final = {"http": 80, "https": 443}
-# What is still encoded after so many rounds was made to get past a check.
+# What is still encoded after this many rounds was made to get past a check.
 _ROUNDS: Final = 5
 # Names that never lead to the public Internet: RFC 6761, 6762 and 8375, and those of clusters.
 _PRIVATE_SUFFIXES: Final = frozenset(
@@ -26,7 +26,7 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Outside(ValueError):
-    """Say why a path does not lead to a place below its base URL."""
+    """A path does not lead to a place below its base URL."""
 
 
 def base_url(text: str) -> httpx.URL:
@@ -47,7 +47,7 @@ def whole_url(text: str) -> httpx.URL:
 
 
 def final_url(base: httpx.URL, path: str) -> httpx.URL:
-    """Return the URL of a path below a base URL, or refuse it. A path may be a whole URL that lies there."""
+    """Return the URL of a path below a base URL, or refuse it. The path may be a whole URL below it."""
     place = re.split(r"[?#]", path, maxsplit=1)[0]
     if "\\" in place:
         raise Outside("has a backslash, which some servers read as a slash")
@@ -68,7 +68,7 @@ def final_url(base: httpx.URL, path: str) -> httpx.URL:
 
 
 def origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    """Return what a token belongs to: scheme, host and port."""
+    """Return the origin that a token belongs to: scheme, host and port."""
     return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
 
 
@@ -82,7 +82,7 @@ def names_private(host: str) -> bool:
 
 
 def is_private(address: str) -> bool:
-    """Tell whether an IP address is not one of the public Internet. Raises ValueError for what is none."""
+    """Tell whether an IP address is not public. Raises ValueError if it is none."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         inner = (
@@ -110,11 +110,11 @@ def _without_user(url: httpx.URL, but: bytes = b"") -> httpx.URL:
 
 
 def _check_segments(place: str) -> None:
-    """Refuse a path that is another one when it is decoded once more, or read in another form of Unicode."""
+    """Refuse a path that changes when it is decoded once more, or in another form of Unicode."""
     for _ in range(_ROUNDS):
         if _CONTROL.search(place):
             raise Outside("has a line break, tab or other control character")
-        # `..;a` is `..` to servers that know path parameters.
+        # `..;a` is `..` to servers that support path parameters.
         if any(part.partition(";")[0].strip() in {".", ".."} for part in re.split(r"[/\\]", place)):
             raise Outside("has a segment '.' or '..'")
         try:

@@ -1,6 +1,6 @@
 """Runs as Temporal's lists show them. Pure.
 
-A run that ended well is never re-indexed by us (that would cost a write): its status is read from Temporal's own.
+We never re-index a run that succeeded (that would cost a write): its status is Temporal's own.
 """
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
@@ -24,7 +24,7 @@ _QUERIES = {
 
 
 def execution_status(execution: WorkflowExecution) -> RunStatus:
-    """Tell a run's status from Temporal's and, while it is open, from its search attribute."""
+    """Derive a run's status from Temporal's and, while it is open, from its search attribute."""
     if execution.status in _CLOSED:
         return _CLOSED[execution.status]
     shown = _attribute(execution, SearchAttribute.STATUS)

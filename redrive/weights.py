@@ -1,4 +1,4 @@
-"""The tenants' weights, as Temporal keeps them with a task queue: a weight of 2 is two turns where others have one."""
+"""The tenants' weights, as Temporal keeps them with a task queue: a weight of 2 gets two turns where others get one."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +14,7 @@ _KINDS: Final = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEU
 
 
 async def keep_weights(client: Client, task_queue: str, weights: Mapping[str, float]) -> None:
-    """Give the queues of a worker these weights, and no others. Any number of workers may ask for it."""
+    """Give the queues of a worker exactly these weights. Any number of workers may call this."""
     for queue in (task_queue, overflow_queue(task_queue)):
         for kind in _KINDS:
             known = await _known(client, queue, kind)

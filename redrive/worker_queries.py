@@ -1,4 +1,4 @@
-"""Ask a worker: run one of the question workflows and wait for its answer."""
+"""Queries to a worker: run a query workflow and wait for its answer."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,14 +10,14 @@ from redrive.contracts import Workflow
 from redrive.errors import Unavailable
 from redrive.keys import new_run_id
 
-# A server that is there but silent would hold a caller for half a minute before anybody is asked.
+# A server that accepts connections but does not answer would block a caller for half a minute.
 SILENCE = timedelta(seconds=10)
 
 
 async def ask(
     client: Client, task_queue: str, workflow: Workflow, answer: Any, *arguments: object, timeout: timedelta
 ) -> Any:
-    """Return a worker's answer, or say that none came in time."""
+    """Return a worker's answer, or raise if none came in time."""
     try:
         return await client.execute_workflow(
             workflow,
@@ -38,5 +38,5 @@ async def ask(
 
 
 def unavailable(error: RPCError) -> Unavailable:
-    """Say that Temporal did not do what it was asked."""
+    """Say that Temporal rejected the request."""
     return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")

@@ -1,6 +1,6 @@
-"""Tell of the failures that an alert held back. Started when the first is, with a delay until the alert's time is over.
+"""Reports the failures that an alert suppressed. Started with the first one, delayed until the alert's window ends.
 
-A workflow of its own: it outlives the dead letters that it speaks of, and costs one task for thousands of them.
+A separate workflow: it outlives the dead letters that it reports, and costs one task for thousands of them.
 """
 
 from datetime import timedelta
@@ -21,7 +21,7 @@ ALERT_RETRIES = RetryPolicy(maximum_attempts=8, maximum_interval=timedelta(minut
 
 @workflow.defn(name=Workflow.ALERT_FOLLOW_UP)
 class AlertFollowUp:
-    """Raise one more alert, if failures were held back that nobody has told of meanwhile."""
+    """Raise one more alert, if there are suppressed failures that nobody has reported meanwhile."""
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> int:

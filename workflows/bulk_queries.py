@@ -1,4 +1,4 @@
-"""Ask a worker about bulk operations: plans, what became of one, its items. Each workflow is one activity."""
+"""Queries to a worker about bulk operations: plans, one operation, its items. Each workflow is one activity."""
 
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,7 @@ TIMEOUT = timedelta(seconds=20)
 
 @workflow.defn(name=Workflow.PLAN_BULK)
 class PlanBulk:
-    """Say what a bulk operation would do."""
+    """Return what a bulk operation would do."""
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> PlanAnswer:

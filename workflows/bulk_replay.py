@@ -1,6 +1,6 @@
-"""One bulk operation: settles which dead letters belong to it, then sends their orders leg by leg until all have ended.
+"""One bulk operation: fixes its dead letters, then sends their commands leg by leg until all have ended.
 
-What became of each item is in Postgres; the workflow knows the order, and decides when to go on, wait, stop and end.
+The outcome of each item is in Postgres; the workflow decides when to continue, wait, stop and end.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ with workflow.unsafe.imports_passed_through():
     from redrive.workflows.inputs import NOTHING, read_input, read_message
 
 RECORD_TIMEOUT = timedelta(seconds=10)
-# Settling a hundred thousand items is one statement, but not a small one.
+# Storing a hundred thousand items is one statement, but not a small one.
 OPEN_TIMEOUT = timedelta(minutes=2)
-# A leg takes 20 s, and then as long as the orders on their way: 15 s.
+# A leg takes 20 s, plus the time of the commands on their way: 15 s.
 LEG_TIMEOUT = timedelta(minutes=2)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
@@ -41,7 +41,7 @@ SYSTEM = "redrive"
 
 @workflow.defn(name=Workflow.BULK_REPLAY)
 class BulkReplay:
-    """Give one order to many dead letters."""
+    """Send one command to many dead letters."""
 
     def __init__(self) -> None:
         self._opened: BulkAnswer | None = None
@@ -50,7 +50,7 @@ class BulkReplay:
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> BulkProgress:
         self._start = start = read_input(BulkStart, raw)
-        # Also after the history was cut short: then it only tells where the operation is.
+        # Also after continue-as-new: then it only reports the operation's status.
         self._opened = await self._do(Activity.OPEN_BULK, start, returns=BulkAnswer, timeout=OPEN_TIMEOUT)
         if not self._opened.accepted:
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -65,7 +65,7 @@ class BulkReplay:
             raise
 
     async def _work(self) -> BulkProgress:
-        """Go on until every item has ended."""
+        """Continue until every item has ended."""
         while True:
             progress = await self._leg()
             workflow.set_current_details(bulk_details(self._start, progress))
@@ -101,14 +101,14 @@ class BulkReplay:
     # Abandoned only by an operation that could not read its input: any other one waits for them.
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
-        """Take a command, from Temporal's Web UI for example."""
+        """Take a command, for example from Temporal's Web UI."""
         answer = await self._take(name, arguments)
         if not answer.accepted:
             workflow.logger.warning("bulk.signal_refused: %s", answer.message)
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:
-        """Take a command and answer what becomes of it; `start` asks only whether the bulk operation begins."""
+        """Take a command and return its outcome; `start` only asks whether the bulk operation begins."""
         return await self._take(name, arguments)
 
     async def _take(self, name: str, arguments: Sequence[RawValue]) -> BulkAnswer:

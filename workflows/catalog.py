@@ -1,4 +1,4 @@
-"""Ask a worker what it knows. Each workflow is one local activity: a question that any live worker answers."""
+"""Queries to a worker about its modules. Each workflow is one local activity, which any live worker answers."""
 
 from datetime import timedelta
 

@@ -1,7 +1,7 @@
-"""One dead letter: keeps its record in Postgres, takes operators' orders, hands them to the run, learns the outcome.
+"""One dead letter: keeps its record in Postgres, takes operators' commands, signals them to the run, gets the outcome.
 
-It knows its owner only by workflow id and by the signals in `redrive.dead_letters`. Everything that reaches it goes
-through one inbox and is handled one after another: of two orders at once, one wins.
+It knows its run only by workflow id and by the signals in `redrive.dead_letters`. Everything that reaches it goes
+through one inbox and is handled in sequence: of two commands at once, one wins.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ with workflow.unsafe.imports_passed_through():
 class DeadLetter:
     """Keep one dead letter until it is replayed, resolved or discarded."""
 
-    # Made by `run`, whose input may be anything; what comes before waits in the inbox.
+    # Set by `run`, whose input may be anything; what arrives before waits in the inbox.
     _state: LetterState
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class DeadLetter:
                 workflow.continue_as_new(LetterInput(letter=given.letter, state=self._state))
 
     async def _is_idle(self) -> bool:
-        """Wait for answers and alerts that are on their way, and tell whether nothing else has come meanwhile."""
+        """Wait for answers and alerts under way, and return whether nothing else has arrived meanwhile."""
         await workflow.wait_condition(
             lambda: bool(self._inbox) or (workflow.all_handlers_finished() and not self._alerts)
         )
@@ -85,7 +85,7 @@ class DeadLetter:
 
     @workflow.signal(dynamic=True)
     def take(self, name: str, arguments: Sequence[RawValue]) -> None:
-        """Take an order, or word from the owner. What cannot be read is refused and written down."""
+        """Take a command, or a report from the run. What cannot be read is refused and recorded."""
         match name:
             case LetterSignal.EXHAUSTED:
                 self._note(name, read_message(Exhausted, arguments))
@@ -94,10 +94,10 @@ class DeadLetter:
             case _:
                 self._note(name, read_order(arguments, name))
 
-    # Abandoned only by a letter that could not read its input: any other one waits for them.
+    # Abandoned only by a dead letter that could not read its input: any other one waits for them.
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
-        """Take an order, and answer when it is known what becomes of it."""
+        """Take a command, and answer when its outcome is known."""
         order = self._note(name, read_order(arguments, name))
         if not isinstance(order, Replay | Resolve | Discard | Restart):
             problem = order.problem if isinstance(order, MalformedOrder) else ""
@@ -132,7 +132,7 @@ class DeadLetter:
 
     async def _on_exhausted(self, message: Exhausted) -> None:
         if message.again and self._state.order:
-            # The order was handed over in this life of the letter: it is on its way, behind the run's word.
+            # The command was signalled since this workflow started: it is on its way, behind the run's report.
             return
         recorded: LetterRecorded = await work_with_record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
         answers, cycle = self._state.answers, message.cycle
@@ -140,7 +140,7 @@ class DeadLetter:
         self._loaded = True
         self._upsert()
         if recorded.alert:
-            # Waited for only before the end: a dead alert channel must not hold up orders.
+            # Awaited only before the end: a dead alert channel must not delay commands.
             alert = asyncio.create_task(_raise_alert(recorded.alert))
             self._alerts.add(alert)
             alert.add_done_callback(self._alerts.discard)
@@ -165,7 +165,7 @@ class DeadLetter:
                 self._take_up(order)
 
     def _take_up(self, order: LetterOrder) -> None:
-        """Note that the run has an order now."""
+        """Note that the run now has a command."""
         self._state.status = status_after(order)
         self._state.order = order
         self._state.replays += isinstance(order, Replay)
@@ -182,7 +182,7 @@ class DeadLetter:
         self._upsert()
 
     async def _load(self) -> None:
-        """Read the record, when an order has started this workflow anew after the letter was closed."""
+        """Read the record, if a command has started this workflow again after the dead letter was closed."""
         if self._loaded:
             return
         found: LetterState | None = await work_with_record(
@@ -200,7 +200,7 @@ class DeadLetter:
         workflow.set_current_details(letter_details(self._state))
 
     def _upsert(self) -> None:
-        """Show the letter's state in Temporal's lists, if it is not what they show already."""
+        """Update the dead letter's search attributes, if they have changed."""
         state = self._state
         values = {
             SearchAttribute.TENANT: state.letter.tenant,
@@ -216,7 +216,7 @@ class DeadLetter:
 
 
 def _keywords(values: Mapping[SearchAttribute, str | None]) -> Iterator[tuple[SearchAttributeKey[str], str]]:
-    """Give what Temporal takes: a value that is too long for it would fail the workflow's task for ever."""
+    """Return values that Temporal accepts: one that is too long would fail the workflow task forever."""
     for name, value in values.items():
         if value:
             yield SearchAttributeKey.for_keyword(name), str(value)[:KEYWORD_LIMIT]

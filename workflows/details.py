@@ -1,4 +1,4 @@
-"""What an operator reads of a run in the Temporal Web UI (Markdown). Pure."""
+"""What the Temporal Web UI shows of a run (Markdown). Pure."""
 
 import re
 
@@ -18,7 +18,7 @@ _MARKS = {
 
 
 def run_details(order: RunInput, status: RunStatus, steps: list[StepState], refused: str | None = None) -> str:
-    """Describe a run: where it is, and why it failed if it did."""
+    """Describe a run: its status, and why it failed if it did."""
     lines = [f"**{order.pipeline}** of tenant **{order.tenant}**: {status}", ""]
     lines += [f"{number}. {step.name}: {_step_text(step)}" for number, step in enumerate(steps, 1)]
     failed = next((step.failure for step in steps if step.failure and step.status in _DEAD), None)
@@ -51,7 +51,7 @@ def letter_details(state: LetterState) -> str:
 
 
 def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
-    """Describe a bulk operation: how far it is, who asked for it, and how to stop it."""
+    """Describe a bulk operation: its progress, who asked for it, and how to stop it."""
     order = start.order
     lines = [f"**{order.verb}** of {progress.total} dead letters, tenant **{order.tenant}**: {progress.status}"]
     lines += ["", f"by {escape(start.requested_by)}: {escape(start.reason)}", "", "| | |", "|---|---|"]
@@ -83,5 +83,5 @@ def _step_text(step: StepState) -> str:
 
 
 def escape(text: str, limit: int = 500) -> str:
-    """Return error text as plain text for Markdown: it comes from outside and is not to be trusted."""
+    """Return error text escaped for Markdown: it comes from outside and is untrusted."""
     return _SPECIAL.sub(r"\\\1", " ".join(text[:limit].split()))

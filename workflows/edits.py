@@ -1,4 +1,4 @@
-"""What an edit of one step's input changes: which steps make other calls than before, and so need other keys. Pure."""
+"""What an edit of a step input changes: which steps make other calls than before, and so need new keys. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from redrive.contracts import StepSnapshot
 
 
 def count_edit(versions: dict[str, int], steps: Sequence[StepSnapshot] | None, edited: str) -> None:
-    """Count an edit for the step and for every later one that reads what may come out differently now."""
+    """Count an edit for the step and for every later one that reads what may now differ."""
     changed = {edited}
     names = [step.name for step in steps or []]
     for step in (steps or [])[names.index(edited) :] if edited in names else []:

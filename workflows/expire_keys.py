@@ -1,4 +1,4 @@
-"""Look after idempotency keys, as a schedule orders it."""
+"""Maintains idempotency keys, on a schedule."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, KeySweep, Workflow
     from redrive.workflows.inputs import NOTHING, read_no_input
 
-# The next sweep goes on where this one has to stop.
+# The next sweep continues where this one has to stop.
 SWEEP_TIMEOUT = timedelta(minutes=10)
 HEARTBEAT_TIMEOUT = timedelta(minutes=1)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
@@ -17,7 +17,7 @@ RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=t
 
 @workflow.defn(name=Workflow.EXPIRE_KEYS)
 class ExpireKeys:
-    """Settle keys whose end nobody wrote down, and delete those whose time is up."""
+    """Settle keys whose end was never recorded, and delete expired ones."""
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> KeySweep:

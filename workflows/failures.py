@@ -1,4 +1,4 @@
-"""Why a step's activity failed, told from what Temporal reports. Pure.
+"""Why a step's activity failed, derived from what Temporal reports. Pure.
 
 The step activity classifies its own errors. This is the second classifier, for what an activity cannot see: a dead
 worker, a timeout, arguments or results that could not be carried.
@@ -32,7 +32,7 @@ _TIMEOUTS = {
 
 
 def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> FailedCycle:
-    """Tell how a step was exhausted."""
+    """Return how a step was exhausted."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ApplicationError) and (details := _details(cause)):
@@ -50,7 +50,7 @@ def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> Failed
 
 
 def attempts_when_crowded_out(error: ActivityError) -> list[Attempt] | None:
-    """Return the attempts so far of a step that its worker had no slot for, or None when it failed otherwise."""
+    """Return the attempts so far of a step that its worker had no slot for, or None if it failed otherwise."""
     cause = error.__cause__
     if not isinstance(cause, ApplicationError) or cause.type != CROWDED_OUT:
         return None
@@ -69,7 +69,7 @@ def _reason(causes: Sequence[BaseException]) -> tuple[Category, str, str]:
 
 
 def _with_last(reported: list[Attempt], last: Attempt, error: ActivityError, step: StepState) -> list[Attempt]:
-    """Add the try that died without a word: nobody but Temporal counted it."""
+    """Add the attempt that ended without a report: only Temporal counted it."""
     number = reported[-1].attempt + 1 if reported else 1
     if error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED:
         number = max(number, step.max_attempts)
@@ -113,7 +113,7 @@ def _timeout_text(error: TemporalTimeoutError) -> str:
 
 
 def _told(step: StepState, error: ApplicationError, details: AttemptError) -> FailedCycle:
-    """Return a cycle as its last try reported it."""
+    """Return a cycle as its last attempt reported it."""
     return FailedCycle(
         step=step.name,
         cycle=step.cycle,

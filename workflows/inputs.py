@@ -1,8 +1,8 @@
-"""Read what reaches a workflow, from whoever sent it.
+"""Reads what reaches a workflow, from whoever sent it.
 
-Payloads are decoded here and not by Temporal's converter: what cannot be decoded has to be answered with a sentence
-that names the place. Left to the converter, it would be dropped without a word, or fail the workflow task for ever. So
-every workflow takes `raw: RawValue = NOTHING`, reads it first of all, and has no `@workflow.init`.
+Payloads are decoded here and not by Temporal's converter: what cannot be decoded must be answered with a sentence that
+names the place. The converter would drop it silently, or fail the workflow task forever. So every workflow takes
+`raw: RawValue = NOTHING`, reads it first, and has no `@workflow.init`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from redrive.header_values import header_problem
 
 M = TypeVar("M", bound=BaseModel)
 
-# What a workflow gets that was started without any input: without it, its workflow task would fail for ever.
+# For a workflow that was started without any input: without this, its workflow task would fail forever.
 NOTHING = RawValue(Payload())
 
 
@@ -36,13 +36,13 @@ def read_input(model: type[M], raw: RawValue) -> M:
 
 
 def read_no_input(raw: RawValue) -> None:
-    """Fail a workflow that takes no input and was given one. Null is none."""
+    """Fail a workflow that takes no input and was given one. Null counts as none."""
     if raw.payload.data not in {b"", b"null"}:
         raise _refusal("the input is unexpected: this workflow takes none")
 
 
 def read_run_input(raw: RawValue) -> RunInput:
-    """Return the input of a run, or fail the run."""
+    """Return the run input, or fail the run."""
     _, order = _read(RunInput, raw, "the run's input")
     try:
         check_payload(order.payload)
@@ -63,7 +63,7 @@ def _read(model: type[M], raw: RawValue, what: str) -> tuple[object, M]:
 
 
 def check_run_id(run_id: str) -> None:
-    """Fail a run whose id its steps could not send, or its dead letters could not be named after."""
+    """Fail a run whose id cannot be sent by its steps or used in its dead letters' ids."""
     problem = header_problem(run_id)
     if problem:
         raise _refusal(f"the workflow's id is sent as an HTTP header and {problem}: start it with another id")
@@ -72,7 +72,7 @@ def check_run_id(run_id: str) -> None:
 
 
 def _check_state(order: RunInput) -> None:
-    """Refuse a state that is not of these steps: only a run that continues itself sends one."""
+    """Refuse a state that does not belong to these steps: only a run that continues itself sends one."""
     if order.state is None:
         return
     wanted = [step.name for step in order.steps or []]
@@ -86,12 +86,12 @@ def _refusal(sentence: str) -> ApplicationError:
 
 
 def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order | str:
-    """Return an operator's order, or say what is wrong with it. `verb` is the signal's name, if that tells it."""
+    """Return an operator's command, or what is wrong with it. `verb` is the signal's name, if that determines it."""
     if verb is not None and verb not in set(Verb):
         return f"{verb[:64]!r} is not an order; there are {', '.join(Verb)}"
     try:
         value = _only(arguments)
-        # Before anything else walks it: what is wrong here may be its size.
+        # Before anything else walks it: its size may be the problem.
         problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
         if problem:
             return f"the order{problem}"[:PROBLEM_LIMIT]
@@ -105,7 +105,7 @@ def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order 
 
 
 def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
-    """Return a message of another workflow, or say what is wrong with it."""
+    """Return a message of another workflow, or what is wrong with it."""
     try:
         value = _only(arguments)
         problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)

@@ -69,7 +69,7 @@ with workflow.unsafe.imports_passed_through():
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-# Runs that took orders before they were checked go on as they did.
+# Runs that took commands before these were checked continue without the check.
 ORDERS_CHECKED = "orders-checked"
 
 
@@ -112,7 +112,7 @@ class ModuleRun:
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> RunView:
-        """Answer where the run is. What a pending retry waits for is known to Temporal, not here."""
+        """Return the run's status. Temporal, not the run, knows what a pending retry waits for."""
         info = workflow.info()
         order = self._order
         return RunView(
@@ -129,7 +129,7 @@ class ModuleRun:
 
     @workflow.query(name=Query.DOCUMENT)
     def document(self) -> RunDocument:
-        """Answer what an order is checked against."""
+        """Return what a command is checked against."""
         if self._order is None:
             raise ApplicationError("the run has not begun yet")
         run = self._order.model_copy(update={"state": self._state})
@@ -137,7 +137,7 @@ class ModuleRun:
 
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
-        """Take what a dead letter hands on, and `continue`; pass any other order on to the dead letter it is for."""
+        """Take what a dead letter signals, and `continue`; pass any other command on to its dead letter."""
         match name:
             case OwnerSignal.ORDER:
                 order = read_message(OwnerOrder, arguments)
@@ -160,14 +160,14 @@ class ModuleRun:
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
-        """Take `continue`, and answer whether it is possible; other orders are for dead letters."""
+        """Take `continue`, and answer whether it is possible; other commands are for dead letters."""
         if name != Verb.CONTINUE:
             message = f"{name[:64]!r} is no update of a run: send it to the dead letter, or as a signal"
             return Answer(request_id="", accepted=False, message=message)
         return await self._take_continue(arguments)
 
     async def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
-        """Go on after a STEP_ONLY replay. The run does not wait for the audit log, but does not end before it."""
+        """Continue after a STEP_ONLY replay. The run does not wait for the audit log, but does not end before it."""
         letters = await self._begun()
         order = read_order(arguments, Verb.CONTINUE)
         letter = letters.id_of(self._state.stop_after or current_step(self._state))
@@ -325,7 +325,7 @@ class ModuleRun:
         return LastStep(started_at=workflow.info().start_time, key=order.key, claim=order.claim)
 
     async def _park(self, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
-        """Make a dead letter of an exhausted step and wait until an operator's order has been carried out."""
+        """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""
         if step.failure is None:
             return
         snapshot = next(snapshot for snapshot in steps if snapshot.name == step.name)
@@ -349,13 +349,13 @@ class ModuleRun:
     async def _carry_out(
         self, given: OwnerOrder, steps: list[StepSnapshot], step: StepState, letters: RunLetters
     ) -> None:
-        """Do what an accepted order says with the step that the run is parked at."""
+        """Carry out an accepted command at the step that the run is parked at."""
         if (given.step, given.cycle) != (step.name, step.cycle):
             workflow.logger.warning("run.late_order_ignored: %s", given.order.verb)
             return
         problem = misfit(self._state, steps, given.order, step, self._order_size)
         if problem:
-            # A dead letter sends only what it has checked: this came by hand, past it.
+            # A dead letter sends only what it has checked: this was sent by hand.
             workflow.logger.warning("run.order_ignored: %s: %s", given.order.verb, problem)
             return
         if workflow.patched(ORDERS_CHECKED) and (problem := await self._proof_problem(given, letters)):
@@ -376,7 +376,7 @@ class ModuleRun:
                 workflow.logger.warning("run.order_ignored: %s", given.order.verb)
 
     async def _proof_problem(self, given: OwnerOrder, letters: RunLetters) -> str | None:
-        """Ask the record whether it has accepted an order: anybody who reaches Temporal can send the signal."""
+        """Ask the record whether it has accepted a command: anybody who reaches Temporal can send the signal."""
         handed = HandedOrder(
             letter=letters.id_of(given.step),
             verb=given.order.verb,
@@ -392,7 +392,7 @@ class ModuleRun:
         return problem
 
     def _show_refusal(self, problem: str) -> None:
-        """Show on the run's page that it was told something that it does not do."""
+        """Show on the run's page that it refused a command."""
         workflow.logger.warning("run.order_refused: %s", problem)
         self._refused = problem
         self._describe()
@@ -440,7 +440,7 @@ class ModuleRun:
             workflow.set_current_details(run_details(self._order, self._status, self._state.steps, self._refused))
 
     def _upsert(self, status: RunStatus, category: Category | None = None, step: str | None = None) -> None:
-        """Show the run's state in Temporal's lists. Not called on the way to success: a start sets all it needs."""
+        """Update the run's search attributes. Not called on the way to success: a start sets all it needs."""
         self._status = status
         values = {
             SearchAttribute.TENANT: self._order.tenant if self._order else None,

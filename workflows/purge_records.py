@@ -1,16 +1,17 @@
-"""Delete what is over and old, as a schedule orders it."""
+"""Deletes old closed records, on a schedule."""
 
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, PurgeReport, Workflow
+    from redrive.workflows.inputs import NOTHING, read_no_input
 
-# The next purge goes on where this one has to stop.
+# The next purge continues where this one has to stop.
 PURGE_TIMEOUT = timedelta(hours=2)
-# The proof of a long audit log, before it is cut, is one silence.
+# Verifying a long audit log, before it is cut, sends no heartbeat.
 HEARTBEAT_TIMEOUT = timedelta(minutes=10)
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
 
@@ -20,7 +21,8 @@ class PurgeRecords:
     """Purge the records of all tenants once."""
 
     @workflow.run
-    async def run(self) -> PurgeReport:
+    async def run(self, raw: RawValue = NOTHING) -> PurgeReport:
+        read_no_input(raw)
         report: PurgeReport = await workflow.execute_activity(
             Activity.PURGE,
             result_type=PurgeReport,

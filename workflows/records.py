@@ -1,4 +1,4 @@
-"""How workflows work with the records in Postgres."""
+"""How workflows use the records in Postgres."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,10 +16,10 @@ RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
 
 
 async def work_with_record(activity: Activity, *arguments: object, returns: type | None = None) -> Any:
-    """Work with a record: at once in the worker that has this task, and if that fails, in any, again and again.
+    """Use a record: at once in the worker that has this task, and if that fails, in any worker, with retries.
 
     A local activity holds one of its worker's places for workflow tasks. Those that wait for the database must not
-    take them all: runs that need no database would wait, too.
+    take them all: runs that need no database would also wait.
     """
     try:
         return await workflow.execute_local_activity(
@@ -30,7 +30,7 @@ async def work_with_record(activity: Activity, *arguments: object, returns: type
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     except FailureError as error:
-        # Not ActivityError: rebuilt from history, a local activity's failure comes without that cover.
+        # Not ActivityError: rebuilt from history, a local activity's failure is not wrapped in it.
         if is_cancelled_exception(error):
             raise
     return await workflow.execute_activity(

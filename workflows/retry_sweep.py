@@ -1,7 +1,7 @@
-"""The sweep of the retry scheduler: always running somewhere, on another process when one dies.
+"""The sweep of the retry scheduler: always running somewhere, on another process if one dies.
 
-It decides nothing but who sweeps next. The work is one long activity after another; how many messages it sends makes no
-difference to the history.
+It decides only who sweeps next. The work is one long activity after another; the number of messages does not affect the
+history.
 """
 
 from datetime import timedelta
@@ -13,11 +13,11 @@ with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity, SweepOrder, Workflow
     from redrive.workflows.inputs import NOTHING, read_input
 
-# A process that dies is missed after this.
+# A process that dies is noticed after this.
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
-# What an activity may take beyond its shift, to end the batch in hand.
+# The time that an activity may take beyond its shift, to finish the current batch.
 MARGIN = timedelta(minutes=2)
-# For ever: the broker or the database is away, and will be back.
+# Unlimited: the broker or the database is down, and will be back.
 RETRIES = RetryPolicy(
     initial_interval=timedelta(milliseconds=200), backoff_coefficient=2, maximum_interval=timedelta(seconds=2)
 )
@@ -25,7 +25,7 @@ RETRIES = RetryPolicy(
 
 @workflow.defn(name=Workflow.RETRY_SWEEP)
 class RetrySweep:
-    """Sweep for ever."""
+    """Sweep until canceled."""
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> None:

@@ -1,7 +1,7 @@
-"""A run's side of its dead letters: what it tells them.
+"""A run's side of its dead letters: what it reports to them.
 
-By local activities that signal with start: each costs the run no workflow task of its own, and a letter that was
-terminated or never was is started, reads its record and goes on.
+By local activities that signal with start: each costs the run no workflow task of its own, and a missing or terminated
+dead letter is started, reads its record and continues.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LOCAL_TIMEOUT = timedelta(seconds=10)
 
 
 class RunLetters:
-    """The open dead letters of a run; which ones they are is in the run's state."""
+    """The open dead letters of a run; the run's state says which ones."""
 
     def __init__(self, order: RunInput, state: RunState) -> None:
         self._order = order
@@ -29,7 +29,7 @@ class RunLetters:
         return LetterId(tenant=self._order.tenant, run_id=workflow.info().workflow_id, step=step)
 
     async def report(self, snapshot: StepSnapshot, cycle: FailedCycle, *, again: bool = False) -> None:
-        """Tell that a step is exhausted; `again`, that the run waits there still and no order has reached it."""
+        """Report that a step is exhausted; `again`: that the run still waits there and no command has reached it."""
         info = workflow.info()
         self._state.letters[snapshot.name] = None
         report = ExhaustedReport(
@@ -48,26 +48,26 @@ class RunLetters:
         await _do(Activity.REPORT_EXHAUSTED, report)
 
     async def succeeded(self, step: str) -> None:
-        """Tell the dead letter of a step, if it has one, that the step is done."""
+        """Report to a step's dead letter, if it has one, that the step is done."""
         is_partial = self._state.stop_after == step and next_step(self._state) is not None
         await self._end(step, Ending.SUCCEEDED, RunStatus.PARTIAL if is_partial else None)
 
     async def canceled(self) -> None:
-        """Tell all that are open that the run ends."""
+        """Report to all open ones that the run ends."""
         for step in list(self._state.letters):
             await self._end(step, Ending.CANCELED)
 
     async def blocked(self, dead: str) -> None:
-        """Tell the dead letters of later steps that they wait for this one now."""
+        """Report to the dead letters of later steps that they now wait for this one."""
         for later in later_steps(self._state, dead):
             if later.name in self._state.letters:
                 request_id = self._state.letters[later.name]
                 await self._tell(later.name, Outcome(ending=Ending.BLOCKED, request_id=request_id, blocked_by=dead))
-                # What becomes of it now is the outcome of an order to the earlier one.
+                # Its outcome now depends on a command to the earlier one.
                 self._state.letters[later.name] = None
 
     async def signal(self, step: str, name: str, arguments: Sequence[object]) -> None:
-        """Hand a signal to the dead letter of a step."""
+        """Signal the dead letter of a step."""
         await _do(Activity.SIGNAL_LETTER, self.id_of(step), name, arguments[0] if len(arguments) == 1 else None)
 
     async def _end(self, step: str, ending: Ending, run_status: RunStatus | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a run knows of its steps, and how operators' orders change it. Pure."""
+"""The state of a run's steps, and how operators' commands change it. Pure."""
 
 from datetime import datetime
 from typing import Any
@@ -23,12 +23,12 @@ from redrive.workflows.edits import count_edit
 
 
 def next_step(state: RunState) -> int | None:
-    """Return the place of the first step that is not done."""
+    """Return the position of the first step that is not done."""
     return next((place for place, step in enumerate(state.steps) if step.status is not StepStatus.SUCCESS), None)
 
 
 def current_step(state: RunState) -> str:
-    """Return the step that an order to the run means: the one that it is at."""
+    """Return the step that a command to the run is for: the current one."""
     place = next_step(state)
     return state.steps[-1 if place is None else place].name
 
@@ -44,7 +44,7 @@ def later_steps(state: RunState, name: str) -> list[StepState]:
 
 
 def step_document(order: RunInput, state: RunState, snapshot: StepSnapshot) -> dict[str, Any]:
-    """Return a step's input: the part of the run's document that it reads, with operators' edits."""
+    """Return the step input: the part of the run's document that it reads, with operators' edits."""
     document = step_input(order.payload | state.outputs, snapshot.reads)
     return patched(document, state.patches.get(snapshot.name, []))
 
@@ -57,7 +57,7 @@ def begin_cycle(step: StepState, now: datetime) -> None:
 
 
 def exhaust(step: StepState, cycle: FailedCycle) -> None:
-    """Make a step a dead one."""
+    """Mark a step as dead."""
     step.failure, step.attempts = cycle, cycle.attempts
     step.attempt = max([step.attempt, *(entry.attempt for entry in cycle.attempts)])
     step.status = StepStatus.DLQ
@@ -83,7 +83,7 @@ def too_large(state: RunState, order_size: int, step: StepState) -> FailedCycle 
 
 
 def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: StepState) -> None:
-    """Make the dead step, or an earlier one and all after it, pending again, as a replay says."""
+    """Make the dead step, or an earlier one and all after it, pending again, as a replay demands."""
     first = order.from_step or dead.name
     place = _place(state, first)
     state.letters[dead.name] = order.request_id
@@ -103,7 +103,7 @@ def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: S
 def misfit(
     state: RunState, steps: list[StepSnapshot], order: LetterOrder, dead: StepState, order_size: int
 ) -> str | None:
-    """Say why an order cannot be carried out at the dead step, or None. Carrying it out would break the run."""
+    """Say why a command cannot be carried out at the dead step, or None. Carrying it out would break the run."""
     match order:
         case Replay():
             return _replay_misfit(state, steps, order, dead)
@@ -129,7 +129,7 @@ def _replay_misfit(state: RunState, steps: list[StepSnapshot], order: Replay, de
 
 
 def skip_rest(state: RunState, now: datetime) -> None:
-    """Mark the steps that will not run any more, and end the one that runs."""
+    """Mark the steps that will no longer run, and end the running one."""
     for step in state.steps:
         if step.status is StepStatus.RUNNING:
             step.finished_at = now

@@ -1,4 +1,4 @@
-"""A workflow takes one input: more fail the workflow itself, not its workflow task again and again for ever."""
+"""Limits a workflow to one input: more fail the workflow itself, not its workflow task again and again."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from redrive.errors import Category
 
 
 class OneInput(Interceptor):
-    """Refuse what `temporal workflow start` was given more than one `--input` for."""
+    """Refuse a workflow that was started with more than one `--input`."""
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002, ARG002
-        """Return what looks at the inputs of each workflow."""
+        """Return the interceptor that checks the inputs of each workflow."""
         return _OneInput
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make the namespace and register the search attributes named as arguments. Safe to run again: what exists is kept,
-# and the retention is set to the one given. The server comes from TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE.
+# Create the namespace and register the search attributes given as arguments. Safe to run again: what exists is kept,
+# and the retention is set to the given one. The server comes from TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE.
 set -eu
 
 attempts=60
@@ -19,7 +19,7 @@ else
   temporal operator namespace create --namespace "$TEMPORAL_NAMESPACE" --retention "$RETENTION"
 fi
 
-# A namespace that was just made is not known everywhere at once.
+# A new namespace is not known everywhere at once.
 attempts=30
 for name in "$@"; do
   until temporal operator search-attribute create --name "$name" --type Keyword; do

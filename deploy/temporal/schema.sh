@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make Temporal's two databases and bring their schemas up to this version. Safe to run again: what exists is kept.
+# Create Temporal's two databases and update their schemas to this version. Safe to run again: what exists is kept.
 # The connection comes from SQL_PLUGIN, SQL_HOST, SQL_PORT, SQL_USER and SQL_PASSWORD.
 set -eu
 

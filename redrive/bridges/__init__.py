@@ -1,1 +1,1 @@
-"""Ways in from brokers: a message is acknowledged when it is safe, and not before."""
+"""Bridges from brokers: a message is acknowledged once it is stored, and not before."""

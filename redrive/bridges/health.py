@@ -18,20 +18,20 @@ _STARTING = "starting"
 
 
 class Health:
-    """What a process needs, and what is wrong with it now."""
+    """The parts that a process needs, and their current problems."""
 
     def __init__(self, *parts: str) -> None:
         self._problems: dict[str, str | None] = dict.fromkeys(parts, _STARTING)
         self._been_well = asyncio.Event()
 
     def up(self, part: str) -> None:
-        """Note that a part works."""
+        """Record that a part works."""
         self._problems[part] = None
         if self.well:
             self._been_well.set()
 
     def down(self, part: str, why: str) -> None:
-        """Note that a part does not."""
+        """Record that a part does not work."""
         self._problems[part] = why
 
     @property
@@ -65,7 +65,7 @@ def health_app(service: str, health: Health, registry: CollectorRegistry) -> Sta
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # SIGTERM is the process's business: it has more to stop than this.
+        # The process handles SIGTERM: it has more to stop than this server.
         yield
 
 
@@ -76,7 +76,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[int]:
-    """Serve on HTTP_HOST and HTTP_PORT while the block lasts, and give the port; 0 takes any."""
+    """Serve on HTTP_HOST and HTTP_PORT for the length of the block, and yield the port; 0 takes any."""
     try:
         listener = _listener(host, port)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The labels of a message: whose it is, its type and its key, as far as they can be read without parsing it. Pure.
+"""The labels of a message: its tenant, type and key, as far as they can be read without parsing it. Pure.
 
-A message that is refused is filed by them. It may be anything: broken, cut, or made to cost whoever parses it. Only the
-members of the outermost object count, up to the first place that is no JSON: what a payload calls `tenant` is not ours.
+A refused message is filed by them. It may be anything: broken, truncated, or made to be expensive to parse. Only the
+members of the outermost object count, up to the first invalid JSON: a `tenant` inside the payload is not ours.
 """
 
 import re
@@ -14,14 +14,14 @@ from redrive.contracts import NAME_PATTERN
 
 LOOKED_AT: Final = 64 * 1024
 _LONGEST: Final = 2048
-# Possessive: each byte is looked at once, whatever follows.
+# Possessive: each byte is read once, whatever follows.
 _TOKEN: Final = re.compile(rb'\s*+(?:("(?:[^"\\]++|\\.)*+")|([{}\[\],:])|[^\s"{}\[\],:]++)', re.DOTALL)
 _NAMES: Final = {"tenant": "tenant", "type": "event_type", "dedupeKey": "dedupe_key", "dedupe_key": "dedupe_key"}
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What a message says of itself. No tenant: nobody can tell whose it is."""
+    """What a message says about itself. Without a tenant it goes to quarantine."""
 
     tenant: str | None = None
     event_type: str | None = None
@@ -29,11 +29,11 @@ class Labels:
 
 
 def labels_of(body: bytes, named: str | None = None) -> Labels:
-    """Read the labels at the beginning of a message; `named` is the tenant that its broker's own fields name."""
+    """Read the labels at the beginning of a message; `named` is the tenant named by the broker's own fields."""
     found = _members(body[:LOOKED_AT])
     tenants = {tenant for tenant in (tenant_name(found.get("tenant")), tenant_name(named)) if tenant}
     return Labels(
-        # Two names are none: to show it to the wrong one is worse than to ask.
+        # Two different names count as none: showing it to the wrong tenant is worse than asking.
         tenant=tenants.pop() if len(tenants) == 1 else None,
         event_type=_short(found.get("event_type")),
         dedupe_key=_short(found.get("dedupe_key")),
@@ -41,7 +41,7 @@ def labels_of(body: bytes, named: str | None = None) -> Labels:
 
 
 def tenant_name(value: object) -> str | None:
-    """Return what is a tenant's name by its form, and None for all else."""
+    """Return a value that has the form of a tenant's name, otherwise None."""
     return value if isinstance(value, str) and re.fullmatch(NAME_PATTERN, value) else None
 
 
@@ -50,7 +50,7 @@ def _short(text: str | None) -> str | None:
 
 
 def _members(body: bytes) -> dict[str, str]:
-    """Return the texts that the outermost object has under our names, but for those that it has twice, differing."""
+    """Return the texts under our names in the outermost object, except names that occur twice with different values."""
     found: dict[str, str] = {}
     differing: set[str] = set()
     position, depth, name, is_value = 0, 0, "", False

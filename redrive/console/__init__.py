@@ -1,1 +1,1 @@
-"""The operators' way in over HTTP: the API (`api/`) and the pages (`web/`). It keeps no state."""
+"""The operators' console over HTTP: the API (`api/`) and the pages (`web/`). It is stateless."""

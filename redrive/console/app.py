@@ -43,7 +43,7 @@ PREFIX = "/api/v1"
 
 
 def build_app(settings: Settings, events: EventSettings | None = None) -> FastAPI:
-    """Put the application together. Connections are made when they are first needed.
+    """Build the application. Connections are made on first use.
 
     Without settings of events, an event's type names its pipeline.
     """
@@ -60,11 +60,11 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
         title="Redrive",
         version=importlib.metadata.version("redrive"),
         openapi_url=f"{PREFIX}/openapi.json",
-        # Their pages load scripts from elsewhere, which the content security policy forbids.
+        # Their pages load external scripts, which the content security policy forbids.
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        # Its own spans would hold paths and queries, tokens of links among them: see redrive/console/tracing.py.
+        # Its own spans would hold paths and queries, including links' tokens: see redrive/console/tracing.py.
         telemetry={"tracing": False},
     )
     app.state.desk = desk

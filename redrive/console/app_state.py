@@ -1,4 +1,4 @@
-"""What all requests of a console share: settings, the database, Temporal, and what was learnt a moment ago."""
+"""What all requests of a console share: settings, the database, Temporal, and short-lived caches."""
 
 import asyncio
 import time
@@ -28,12 +28,12 @@ from redrive.settings import Settings
 from redrive.store.access.console_keys import signing_key
 
 CATALOG_LASTS: Final = 10.0
-# Each request asks once who it is from.
+# Each request authenticates once.
 _ACCESS_SIZE: Final = 5
 
 
 class Desk:
-    """The connections of a console. Each is made when it is first needed; what fails is tried again by the next."""
+    """The connections of a console. Each is made on first use; the next use retries one that failed."""
 
     def __init__(self, settings: Settings, events: EventSettings) -> None:
         self.settings = settings
@@ -57,19 +57,19 @@ class Desk:
 
     @property
     def https(self) -> bool:
-        """Whether browsers come by HTTPS, so that cookies must."""
+        """Whether browsers use HTTPS, so that cookies must."""
         return urlsplit(self.settings.console_url or "").scheme == "https"
 
     async def pool(self) -> Pool:
-        """Return the connections to the database, or raise `Unavailable`."""
+        """Return the database pool, or raise `Unavailable`."""
         return await self._database.pool()
 
     async def access(self) -> Pool:
-        """Return the connections for sessions, tokens and members, which no other query may use."""
+        """Return the pool for sessions, tokens and members, which no other query may use."""
         return await self._access.pool()
 
     async def seal(self) -> Seal:
-        """Return what all consoles sign with, or raise `Unavailable`."""
+        """Return the seal that all consoles sign with, or raise `Unavailable`."""
         if self._seal is None:
             self._seal = Seal(await signing_key(await self.access()))
         return self._seal
@@ -83,7 +83,7 @@ class Desk:
         return self._client
 
     async def redrive(self) -> Redrive:
-        """Return the way to runs and dead letters, or raise `Unavailable`."""
+        """Return the client for runs and dead letters, or raise `Unavailable`."""
         if self._redrive is None:
             async with self._connecting:
                 if self._redrive is None:
@@ -91,20 +91,19 @@ class Desk:
         return self._redrive
 
     async def event_replays(self) -> EventReplays:
-        """Return the way to replay events, or raise `Unavailable`."""
+        """Return what replays events, or raise `Unavailable`."""
         return make_replays(await self.temporal(), await self.redrive(), self._database, self.settings, self._events)
 
     async def catalog(self) -> Catalog:
-        """Return what the workers know, as of a few seconds ago: each question costs a workflow."""
+        """Return the workers' catalog, cached for a few seconds: each query costs a workflow."""
         now = time.monotonic()
         if self._catalog is None or now - self._catalog[0] > CATALOG_LASTS:
             self._catalog = (now, await (await self.redrive()).catalog())
         return self._catalog[1]
 
     def links(self, **workflows: str) -> dict[str, str]:
-        """Return where the Temporal Web UI shows these workflows, if it is known where that is."""
+        """Return the links to these workflows in the Temporal Web UI, if its address is known."""
         settings = self.settings
-        # Behind our sign-in, where it is.
         address = f"{(settings.console_url or '').rstrip('/')}{WEB_UI_PATH}" if self.web_ui else settings.web_ui
         if address is None:
             return {}
@@ -127,7 +126,7 @@ class Desk:
 
 
 def desk_of(request: Request) -> Desk:
-    """Return the desk of the application that a request came to."""
+    """Return the shared state of a request's application."""
     desk: Desk = request.app.state.desk
     return desk
 

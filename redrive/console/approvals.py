@@ -1,4 +1,4 @@
-"""The second pair of eyes: with `REDRIVE_APPROVALS=on` an edit is carried out once another admin has approved it."""
+"""The second approver: with `REDRIVE_APPROVALS=on` an edit is carried out once another admin has approved it."""
 
 import hashlib
 from typing import Any, Final
@@ -17,12 +17,12 @@ _IDENTITY: Final = {"request_id", "requested_by", "reason"}
 
 
 def is_edit(order: LetterOrder) -> bool:
-    """Tell whether an order puts in data of the operator's own: an edited input, or an output."""
+    """Tell whether a command puts in the operator's own data: an edited input, or an output."""
     return isinstance(order, Resolve) or (isinstance(order, Replay) and order.input_patch is not None)
 
 
 def plan_hash(record: LetterRecord, order: LetterOrder) -> str:
-    """Return what names this very order to this very version of a dead letter, whoever gives it and why."""
+    """Return the hash of this command to this version of a dead letter, whoever gives it and why."""
     document = {
         "letter": record.id,
         "version": record.version,

@@ -1,4 +1,4 @@
-"""Who asks, and may they: by API token, by the identity provider's token, or by a browser's session.
+"""Authentication and authorisation: by API token, by the identity provider's token, or by a browser's session.
 
     router.get("/things")(things)      # with `caller: Annotated[Principal, Depends(needs(Right.READ))]`
 
@@ -32,7 +32,7 @@ _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens cr
 
 
 async def principal(request: Request) -> Principal:
-    """Return who asks, or refuse with 401. A request is asked once: before its body is read, if it has one."""
+    """Return the caller, or refuse with 401. Checked once a request: before its body is read, if it has one."""
     known: Principal | None = request.scope.get(_ASKED)
     if known is None:
         known = request.scope[_ASKED] = await _principal(request)
@@ -50,7 +50,7 @@ async def _principal(request: Request) -> Principal:
 
 
 async def identified(request: Request) -> Principal:
-    """Return who asks, or refuse with 401, without counting those whom we know."""
+    """Return the caller, or refuse with 401, without counting known callers."""
     desk = desk_of(request)
     scheme, secret = _credentials(request)
     if not scheme:
@@ -108,12 +108,12 @@ async def _session(desk: Desk, secret: str) -> Principal:
 
 
 def unauthorized(detail: str) -> Refusal:
-    """Refuse somebody whom we do not know."""
+    """Refuse an unknown caller."""
     return Refusal(401, "unauthorized", detail, _SIGN_IN, headers=_BEARER)
 
 
 def csrf_token(session: str) -> str:
-    """Return the word that a page of this session sends with each change, and that no other site can know."""
+    """Return the session's CSRF token: a page sends it with each change, and no other site can know it."""
     return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
 
 
@@ -138,7 +138,7 @@ def check_origin(desk: Desk, request: Request) -> None:
 
 
 def check_host(desk: Desk, request: Request) -> None:
-    """Refuse a request that came by a name which is not the console's: any page can lead a name of its own here."""
+    """Refuse a request under a host name that is not the console's: any site can point its own name here."""
     given = request.headers.get("host", "")
     public = urlsplit(desk.settings.console_url or "").netloc
     own = {*_LOOPBACK, desk.settings.console_address.rpartition(":")[0]}
@@ -149,7 +149,7 @@ def check_host(desk: Desk, request: Request) -> None:
 
 
 async def signed_in_owner(request: Request) -> Principal:
-    """Return the owner whose browser asks. Its page knows no word of ours: a change has to state our origin instead."""
+    """Return the owner whose browser asks. The Web UI has no CSRF token: a change must send our origin instead."""
     desk = desk_of(request)
     check_host(desk, request)
     found = await _signed_in(desk, request)
@@ -164,7 +164,7 @@ async def signed_in_owner(request: Request) -> Principal:
 
 
 def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
-    """Return the dependency of a route that takes this right."""
+    """Return the dependency of a route that needs this right."""
 
     async def check(caller: Annotated[Principal, Depends(principal)]) -> Principal:
         if not caller.may(right):
@@ -191,7 +191,7 @@ async def scope(
     caller: Caller,
     tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="for owners: only this tenant")] = None,
 ) -> str | None:
-    """Return the tenant that a request is about: the principal's own; for an owner the one named, or all (None)."""
+    """Return the tenant of a request: the principal's own; for an owner the one named, or all (None)."""
     if caller.tenant is None:
         return tenant
     if tenant not in {None, caller.tenant}:
@@ -200,7 +200,7 @@ async def scope(
             403, "foreign_tenant", f"query.tenant: {tenant!r} is not your tenant", "leave it out", places=[place]
         )
     if request.method in _SAFE and not request.path_params:
-        # What is about no single thing is a list.
+        # A request without a single target is a list.
         await desk_of(request).tenant_limits.list(caller.tenant)
     return caller.tenant
 
@@ -213,7 +213,7 @@ def broker_scope(
     tenant: Scope,
     quarantined: Annotated[bool, Query(description="for owners: only what is in quarantine")] = False,
 ) -> str | None:
-    """Return whose messages of brokers a request is about: those of its tenant, or those that are in quarantine."""
+    """Return the tenant of a request about brokers' messages: its own, or the quarantine."""
     if not quarantined:
         return tenant
     if caller.tenant is not None:

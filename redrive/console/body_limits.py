@@ -1,7 +1,7 @@
-"""The gate before the routes: who asks, sizes, content types and JSON, once, for every request with a body.
+"""Checks before the routes: authentication, sizes, content types and JSON, once, for every request with a body.
 
-A stranger's body is not read: who asks is found out first, but for the forms by which one signs in and out, which are
-short. What passes is JSON that every store can hold: no NUL, no lone surrogate, no NaN, not too deep, not too large.
+An unknown caller's body is not read: authentication comes first, except for the short forms of signing in and out. What
+passes is JSON that every store can hold: no NUL, no lone surrogate, no NaN, not too deep, not too large.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from redrive.errors import TooLarge
 BODY_LIMIT: Final = MIB + 64 * 1024
 FORM_LIMIT: Final = 16 * 1024
 API: Final = "/api/"
-# All that anybody may send a body to.
+# The only paths to which anybody may send a body.
 FOR_STRANGERS: Final = frozenset({"/sign-in", "/sign-out"})
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _JSON: Final = "application/json"
@@ -31,7 +31,7 @@ _CHECKED_AT_ONCE: Final = 32 * 1024
 
 
 class BodyGuard:
-    """Read the body of a request, refuse what no route could take, and hand the rest on."""
+    """Read the body of a request, refuse what no route could accept, and pass the rest on."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -53,7 +53,7 @@ class BodyGuard:
 
 
 async def _admitted(request: Request, receive: Receive) -> bytes | None:
-    """Return the body of a request that may be handed on, or None when the client went away before its end."""
+    """Return the body of a request that may pass, or None if the client disconnected."""
     if request.scope["path"] in FOR_STRANGERS:
         return await _read(request.headers, receive, FORM_LIMIT)
     is_web_ui = request.scope["path"].startswith(f"{WEB_UI_PATH}/")
@@ -69,7 +69,7 @@ async def _admitted(request: Request, receive: Receive) -> bytes | None:
 
 
 async def _read(headers: Headers, receive: Receive, limit: int) -> bytes | None:
-    """Return the body, or None when the client went away before its end."""
+    """Return the body, or None if the client disconnected."""
     stated = headers.get("content-length", "0")
     if stated.isdecimal() and (len(stated) > 18 or int(stated) > limit):
         raise _too_large(f"{stated[:18]} bytes", limit)

@@ -1,6 +1,6 @@
-"""Connections that are kept open for nothing: slow headers, slow bodies, and too many of either.
+"""Limits on idle connections: slow headers, slow bodies, and too many of either.
 
-The server that we use has no limits of its own for the first two.
+The server has no limits of its own for the first two.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from redrive.console.problems import Refusal, respond
 
 
 def guarded(header_timeout: timedelta, most: int, metrics: RequestMetrics) -> type[H11Protocol]:
-    """Return the protocol of a server that closes connections whose header does not come, and takes only so many."""
+    """Return a server protocol that closes connections whose header does not arrive, and limits their number."""
 
     class Guarded(H11Protocol):
         """One connection."""
@@ -42,14 +42,14 @@ def guarded(header_timeout: timedelta, most: int, metrics: RequestMetrics) -> ty
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            """Give a header so much time from its first byte on, and the first one from the connection on."""
+            """Limit the time of a header from its first byte on, and of the first one from the connection on."""
             if self._is_asked():
                 self._stop()
             elif self._closing is None and not self.transport.is_closing():
                 self._closing = self.loop.call_later(header_timeout.total_seconds(), self._close)
 
         def _is_asked(self) -> bool:
-            # There is none before the first request, whatever its type says.
+            # None before the first request, whatever its type says.
             cycle: RequestResponseCycle | None = self.cycle
             return cycle is not None and not cycle.response_complete
 
@@ -74,7 +74,7 @@ def _refusal(most: int) -> bytes:
 
 
 class BodyDeadline:
-    """Answer with 408 whom it takes too long to send a body."""
+    """Answer 408 if a body takes too long."""
 
     def __init__(self, app: ASGIApp, *, timeout: timedelta, metrics: RequestMetrics) -> None:
         self._app = app
@@ -82,7 +82,7 @@ class BodyDeadline:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on; a body that does not come is a client that has gone."""
+        """Pass on; a body that does not arrive counts as a disconnected client."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

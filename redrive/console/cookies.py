@@ -1,8 +1,8 @@
-"""The console's cookies: for the server alone, and over HTTPS under names that nobody else can set.
+"""The console's cookies: for the server only, and over HTTPS under names that nobody else can set.
 
-A browser takes a cookie whose name begins with `__Host-` only over HTTPS, from this very host and for all its paths: no
-page of a sibling domain and nobody on the wire can plant one. A console on plain HTTP, as on a developer's machine,
-would get none back: there the cookies have their bare names.
+A browser accepts a cookie whose name begins with `__Host-` only over HTTPS, from this host and for all its paths: no
+sibling domain and nobody on the network can plant one. A console on plain HTTP, as on a developer's machine, would get
+none back: there the cookies have plain names.
 """
 
 from typing import Final
@@ -17,12 +17,12 @@ _HOST_ONLY: Final = "__Host-"
 
 
 def cookie_name(desk: Desk, name: str) -> str:
-    """Return the name under which browsers have a cookie."""
+    """Return the name of a cookie in the browser."""
     return f"{_HOST_ONLY}{name}" if desk.https else name
 
 
 def read_cookie(desk: Desk, request: Request, name: str) -> str | None:
-    """Return a cookie; none when there are two of the name, for then somebody else has set one of them."""
+    """Return a cookie; None if there are two of the name, because then somebody else has set one of them."""
     wanted = cookie_name(desk, name)
     pairs = (part.partition("=") for header in request.headers.getlist("cookie") for part in header.split(";"))
     if sum(given.strip() == wanted for given, _, _ in pairs) > 1:
@@ -31,10 +31,10 @@ def read_cookie(desk: Desk, request: Request, name: str) -> str | None:
 
 
 def set_cookie(desk: Desk, answer: Response, name: str, value: str, *, lasts: int) -> None:
-    """Give a browser a cookie for some seconds."""
+    """Set a cookie for some seconds."""
     answer.set_cookie(cookie_name(desk, name), value, max_age=lasts, httponly=True, samesite="lax", secure=desk.https)
 
 
 def drop_cookie(desk: Desk, answer: Response, name: str) -> None:
-    """Take a cookie back."""
+    """Delete a cookie."""
     answer.delete_cookie(cookie_name(desk, name), httponly=True, samesite="lax", secure=desk.https)

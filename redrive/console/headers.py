@@ -1,4 +1,4 @@
-"""Headers of every answer: nothing inline, nothing from elsewhere, nothing kept, nothing framed."""
+"""Security headers of every answer: nothing inline, external, cached or framed."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-# Temporal's Web UI, whose pages have a policy of their own: see redrive/console/web_ui.py.
+# Temporal's Web UI, whose pages have their own policy: see redrive/console/web_ui.py.
 WEB_UI_PATH: Final = "/temporal"
 _POLICY: Final = "content-security-policy"
 ALWAYS: Final = {
@@ -33,7 +33,7 @@ ALWAYS: Final = {
 
 
 class SecurityHeaders:
-    """Add the headers. What is not marked otherwise is not kept by any cache."""
+    """Add the headers. Answers are not cached unless marked."""
 
     def __init__(self, app: ASGIApp, *, https: bool) -> None:
         self._app = app

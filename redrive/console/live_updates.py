@@ -1,4 +1,4 @@
-"""Live changes: one look at the audit log's heads each second for all who listen, and none while nobody does."""
+"""Live updates: one read of the audit log's heads each second for all listeners, and none without listeners."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,20 @@ from redrive.store.audit.lists import Change, changes_after, heads
 from redrive.store.bulk.lists import get_bulk, open_bulks
 
 INTERVAL: Final = 1.0
-# So many changes may wait for one listener; one that is slower is told to look at everything again.
+# The maximum number of changes that wait for a listener; a slower one is told to reload everything.
 _BACKLOG: Final = 1000
 _log = get_logger(__name__)
 
 
 class Listener:
-    """One open stream: the changes of a tenant, or of all, in order."""
+    """One open stream: the changes of one tenant, or of all, in order."""
 
     def __init__(self, tenant: str | None) -> None:
         self.tenant = tenant
         self.changes: asyncio.Queue[Change | BulkView | None] = asyncio.Queue(_BACKLOG)
 
     def give(self, change: Change | BulkView) -> None:
-        """Put a change in line. A full line is emptied, and ends with None: too much was missed."""
+        """Queue a change. A full queue is emptied, and ends with None: too much was missed."""
         if self.tenant not in {None, change.tenant}:
             return
         if self.changes.full():
@@ -83,7 +83,7 @@ class Feed:
                 _log.warning("console.changes_not_read", error_type=type(error).__name__, error=str(error))
 
     async def _look(self, pool: Pool, known: dict[str, int]) -> set[str]:
-        """Tell what is new in the log; return the bulk operations that it speaks of."""
+        """Publish what is new in the log; return the bulk operations that it mentions."""
         bulks: set[str] = set()
         for tenant, head in (await heads(pool)).items():
             while known.get(tenant, 0) < head:
@@ -95,12 +95,12 @@ class Feed:
         return bulks
 
     async def _look_at_bulks(self, pool: Pool, before: dict[str, BulkView], named: set[str]) -> dict[str, BulkView]:
-        """Tell how far bulk operations are when that has changed; of one that has ended, a last time."""
+        """Publish changed progress of bulk operations; for an ended one, a last time."""
         now = {view.id: view for view in await open_bulks(pool)}
-        # One may begin and end between two looks: the log has named it.
+        # One may begin and end between two reads: the log names it.
         ended = []
         for bulk_id in (before.keys() | named) - now.keys():
-            # A start that was refused is in the log, too.
+            # The log also has starts that were refused.
             with contextlib.suppress(BulkNotFound):
                 ended.append(await get_bulk(pool, None, bulk_id))
         for view in [*now.values(), *ended]:

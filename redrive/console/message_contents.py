@@ -1,6 +1,6 @@
-"""What a broker's message carries, for people to look at. Pure.
+"""The content of a broker's message, for display. Pure.
 
-The bytes are a stranger's. What reads as text is shown as text, without its secrets; the rest is shown as hex.
+The bytes are untrusted. Text is shown as text, without its secrets; the rest is shown as hex.
 """
 
 import codecs
@@ -15,13 +15,13 @@ from redrive.redaction.redactor import MARGIN, Redactor
 
 SHOWN: Final = 32 * 1024
 READ: Final = SHOWN + MARGIN
-# Indented, a deeply nested document is many times as long as it came.
+# Indented, a deeply nested document becomes many times as long.
 WRITTEN: Final = 8 * SHOWN
 _HEX_LINE: Final = 32
 
 
 class Encoding(StrEnum):
-    """How bytes are written down."""
+    """How bytes are shown."""
 
     TEXT = "text"
     HEX = "hex"
@@ -36,7 +36,7 @@ class Content(BaseModel):
 
 
 def content(body: bytes, redactor: Redactor) -> Content:
-    """Write the beginning of a message down. Give `READ` bytes of one that is longer."""
+    """Return the beginning of a message for display. Pass `READ` bytes of a longer one."""
     is_cut = len(body) > SHOWN
     text = _text(body[:READ], is_cut=len(body) > READ)
     if text is None:
@@ -46,7 +46,7 @@ def content(body: bytes, redactor: Redactor) -> Content:
 
 
 def _hex_lines(body: bytes, redactor: Redactor) -> Iterator[str]:
-    """Write bytes as hex, with `**` for those of a secret that stands as text among them."""
+    """Return bytes as hex, with `**` for those of a secret that is text among them."""
     pairs = [f"{byte:02x}" for byte in body]
     for start, end in redactor.spans(body.decode("latin-1")):
         pairs[start:end] = ["**"] * (end - start)

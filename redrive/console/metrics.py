@@ -1,4 +1,4 @@
-"""What the console counts, for Prometheus: its own requests. Dead letters are counted by the workers."""
+"""The console's metrics, for Prometheus: its own requests. Workers count dead letters."""
 
 import time
 from typing import Final
@@ -35,7 +35,7 @@ class RequestMetrics:
         )
 
     def refused(self, limit: str) -> None:
-        """Count what a limit refused."""
+        """Count a refusal by a limit."""
         self._refusals.labels(limit).inc()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -45,7 +45,7 @@ class RequestMetrics:
 
 
 class Counting:
-    """Tell the metrics of every answer."""
+    """Report every answer to the metrics."""
 
     def __init__(self, app: ASGIApp, *, metrics: RequestMetrics, api: str) -> None:
         self._app = app
@@ -69,9 +69,9 @@ class Counting:
     def _route(self, scope: Scope) -> str:
         route = scope.get("route")
         if not isinstance(route, Route):
-            # Paths that no route knows are anybody's invention: one label for all of them.
+            # Paths without a route are arbitrary: one label for all of them.
             return "unknown"
-        # A route does not know what its router was included under, and pages have the names of routes of the API.
+        # A route does not know its router's prefix, and pages share route names with the API.
         return self._api + route.path if scope["path"].startswith(f"{self._api}/") else route.path
 
 

@@ -1,7 +1,7 @@
 """An identity provider (OpenID Connect): its keys, its tokens, and the code flow with PKCE for browsers.
 
-Nothing of a sign-in under way is kept here: state, nonce and verifier are computed from a secret in the browser's own
-cookie, so that any console can finish what another began.
+No state of a sign-in is kept here: state, nonce and verifier are computed from a secret in the browser's own cookie, so
+that any console can finish what another began.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from redrive.store.access.tokens import new_secret
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEYS_LAST: Final = 600.0
-# A token may name any key: an unknown one makes us ask the provider, but not more often than this.
+# A token may name any key: for an unknown one we ask the provider, but at most this often.
 KEYS_PAUSE: Final = 5.0
 LEEWAY: Final = 30
 SUBJECT_LIMIT: Final = 255
@@ -35,7 +35,7 @@ _PURPOSE: Final = "sign-in"
 
 
 class Discovery(BaseModel):
-    """What the provider says of itself."""
+    """The provider's metadata."""
 
     issuer: str
     authorization_endpoint: str
@@ -59,7 +59,7 @@ class Provider:
         await self._http.aclose()
 
     async def subject(self, token: str, *, nonce: str | None = None) -> str:
-        """Return the member that a token speaks of, or refuse it. With a nonce it is an id token of a sign-in."""
+        """Return the member that a token names, or refuse it. With a nonce it is the id token of a sign-in."""
         settings = self._settings
         audience = settings.client_id if nonce else settings.audience or settings.client_id
         claims = await self._claims(token, audience)
@@ -113,7 +113,7 @@ class Provider:
             self._fetched = time.monotonic()
 
     async def discovery(self) -> Discovery:
-        """Return where the provider has what."""
+        """Return the provider's endpoints."""
         if self._discovery is None:
             issuer = self._settings.issuer
             document = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -135,7 +135,7 @@ class Provider:
             raise Unavailable(f"the identity provider did not answer at {url} ({type(error).__name__})") from None
 
     async def authorization_url(self, flow: "Flow", redirect_uri: str) -> str:
-        """Return where to send a browser that wants to sign in."""
+        """Return the address for a browser that wants to sign in."""
         query = {
             "response_type": "code",
             "client_id": self._settings.client_id,
@@ -150,7 +150,7 @@ class Provider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     async def exchange(self, code: str, flow: "Flow", redirect_uri: str) -> str:
-        """Trade the code that a browser brought back for its member, or refuse."""
+        """Exchange the code that a browser brought back for its member, or refuse."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -172,7 +172,7 @@ class Provider:
 
 
 class Flow:
-    """One sign-in under way, known by a secret in the browser's cookie, which is signed and good for ten minutes."""
+    """One sign-in under way, known by a secret in the browser's cookie, which is signed and valid for ten minutes."""
 
     def __init__(self, secret: str, following: str, ends: int) -> None:
         self.following = following
@@ -188,7 +188,7 @@ class Flow:
 
     @classmethod
     def read(cls, seal: Seal, cookie: str, now: float) -> "Flow | None":
-        """Return the sign-in of a cookie; None: no console has made it, or it began too long ago."""
+        """Return the sign-in of a cookie; None: no console made it, or it has expired."""
         text = seal.read(_PURPOSE, cookie)
         if text is None:
             return None
@@ -196,7 +196,7 @@ class Flow:
         return cls(secret, following, int(ends)) if now < int(ends) else None
 
     def signed(self, seal: Seal) -> str:
-        """Return what the browser keeps of it. Nobody can make up a sign-in and plant it in another browser."""
+        """Return the cookie's value. It is signed, so that nobody can plant a sign-in in another browser."""
         return seal.sign(_PURPOSE, self._text)
 
     @property

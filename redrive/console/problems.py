@@ -1,6 +1,6 @@
-"""Refusals as `application/problem+json`: a stable code, a sentence, what to do, and the places that are wrong.
+"""Refusals as `application/problem+json`: a stable code, a sentence, what to do, and the fields that are wrong.
 
-Every error that leaves the API is made here, from the error tree of the SDK or from what the framework refused.
+Every error that leaves the API is made here, from the SDK's error tree or from a refusal of the framework.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,8 +91,7 @@ class Refusal(RedriveError):
         self.headers = dict(headers or {})
 
 
-# How the errors of the SDK, and those below them in its tree, are answered: the status, and what to do. The sentence is
-# the error's own.
+# How the SDK's errors, and their subclasses, are answered: the status, and what to do. The sentence is the error's own.
 _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     InvalidInput: (400, "correct the request; nothing was changed"),
     UnknownPipeline: (422, "take a pipeline that GET /api/v1/modules lists"),
@@ -113,7 +112,7 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     Unavailable: (503, "try again; with the same key or request id it is done once"),
     RedriveError: (500, "tell the operators of this console"),
 }
-# Not the database's weather but an error of ours.
+# Not a database problem but a bug of ours.
 _MISTAKES: Final = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _BY_STATUS: Final = {
     404: ("not_found", "GET /api/v1/openapi.json lists what there is"),
@@ -159,7 +158,7 @@ async def _on_validation(_request: Request, error: Exception) -> Response:
 
 
 def validation_refusal(error: Exception) -> Refusal:
-    """Name the places of a request that do not fit."""
+    """List the fields of a request that do not fit."""
     problems: Sequence[Any] = error.errors() if isinstance(error, RequestValidationError) else []
     return unacceptable([_place(problem) for problem in problems[:_PLACES_NAMED]])
 
@@ -194,7 +193,7 @@ async def _on_database_error(_request: Request, error: Exception) -> Response:
 
 
 def database_refusal(error: Exception) -> Refusal:
-    """Tell the database's weather from an error of ours."""
+    """Distinguish an unavailable database from a bug of ours."""
     schema_is_old = isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError)
     if isinstance(error, _MISTAKES) and not schema_is_old:
         return _unexpected(error)
@@ -204,13 +203,13 @@ def database_refusal(error: Exception) -> Refusal:
 
 async def _on_bug(_request: Request, error: Exception) -> Response:
     answer = respond(_unexpected(error))
-    # Made outside of the middleware that adds these to every other answer.
+    # Built outside of the middleware that adds these to every other answer.
     answer.headers.update(ALWAYS | {"cache-control": "no-store"})
     return answer
 
 
 def _unexpected(error: Exception) -> Refusal:
-    # What it says may hold anything: it goes to the log, which redacts, and not to whoever asked.
+    # Its text may hold anything: it goes to the log, which redacts, and not to the caller.
     _log.error("console.failed", exc_info=error)
     return Refusal(
         500, "internal_error", "this request met an error of ours", "tell the operators of this installation"
@@ -218,7 +217,7 @@ def _unexpected(error: Exception) -> Refusal:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have every error answered as a problem."""
+    """Answer every error as a problem."""
     handlers: dict[type[Exception], ExceptionHandler] = {
         RedriveError: _on_redrive_error,
         RequestValidationError: _on_validation,

@@ -1,4 +1,4 @@
-"""How often one principal, or one address that nobody knows, may ask. Counted in memory, by each process for itself."""
+"""Rate limits of one principal, or of one unknown address. Counted in memory, per process."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ _REMEMBERED: Final = 10_000
 
 
 class RateLimiter:
-    """Count requests, and refuse with 429 what is too much."""
+    """Count requests, and refuse with 429 those over the limit."""
 
     def __init__(self, rate: str, metrics: RequestMetrics, *, variable: str = "REDRIVE_RATE_LIMIT") -> None:
         self._variable = variable
@@ -50,18 +50,18 @@ class RateLimiter:
         )
 
     async def give_back(self, who: str) -> None:
-        """Count a request less, if it was counted in this window."""
+        """Uncount a request, if it was counted in this window."""
         key = self._rate.key_for(who)
         if await self._storage.get(key) > 0:
             await self._storage.incr(key, self._rate.get_expiry(), -1)
 
 
 class Strangers:
-    """Those whom nobody knows yet: counted by their address, before the database is asked about them."""
+    """Callers not yet authenticated: counted by their address, before the database is asked about them."""
 
     def __init__(self, rate: str, metrics: RequestMetrics) -> None:
         self._limiter = RateLimiter(rate, metrics, variable="REDRIVE_STRANGER_LIMIT")
-        # Credentials that were good a while ago. Behind one proxy, strangers must not use up the limit of everybody.
+        # Recently valid credentials. Behind one proxy, strangers must not use up everybody's limit.
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
     async def count(self, request: HTTPConnection, what: str) -> None:
@@ -70,7 +70,7 @@ class Strangers:
 
     @contextlib.asynccontextmanager
     async def asking(self, request: HTTPConnection, credential: str) -> AsyncIterator[None]:
-        """Count a question for who somebody is, for as long as it is not answered, and for good if it is refused."""
+        """Count an authentication until it is answered, and keep the count if it is refused."""
         who = f"stranger:{_address(request)}"
         mark = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).digest()
         counted = mark not in self._good

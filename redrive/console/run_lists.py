@@ -1,4 +1,4 @@
-"""Lists of runs, from Temporal: it alone knows those that are under way. Each page is one question to it."""
+"""Lists of runs, from Temporal: only it knows the open ones. Each page is one query."""
 
 import base64
 from typing import Final
@@ -14,7 +14,7 @@ from redrive.postgres.paging import ListCursor, Page, foreign_cursor, mark_of, p
 from redrive.visibility import runs_query, summary
 
 LARGEST_PAGE: Final = 200
-# How Temporal's stores answer to a token that they cannot read.
+# How Temporal's stores answer a token that they cannot read.
 _UNREAD: Final = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN})
 
 
@@ -31,18 +31,18 @@ class _Cursor(ListCursor):
 
 
 async def runs_page(client: Client, seal: Seal, chosen: RunChoice, limit: int, cursor: str | None) -> Page[RunSummary]:
-    """Return the newest runs that fit, after the cursor of the page before."""
+    """Return the newest matching runs, after the cursor of the previous page."""
     query = runs_query(tenant=chosen.tenant, status=chosen.status, pipeline=chosen.pipeline)
     pages = client.list_workflows(query, page_size=limit, next_page_token=_read(seal, cursor, chosen))
     try:
         await pages.fetch_next_page()
     except RPCError as error:
         if cursor is not None and error.status in _UNREAD:
-            # Temporal gave it, and does not know it any more: another version of it, or another store of its lists.
+            # Temporal gave it and no longer knows it: another version, or another visibility store.
             raise foreign_cursor(cursor) from error
         raise Unavailable(f"Temporal did not list runs ({error.status.name.lower()}); try again") from error
     rows = [summary(execution) for execution in pages.current_page or ()]
-    # The query names the tenant already: this is the second wall, where Temporal has none of its own.
+    # The query already names the tenant: this is the second check, as Temporal has none of its own.
     mine = [row for row in rows if chosen.tenant in {None, row.tenant}]
     return Page(mine, _write(seal, pages.next_page_token, chosen) if pages.next_page_token else None)
 

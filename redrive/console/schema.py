@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI), with what the framework does not know: how to sign in, how refusals look."""
+"""The description of the API (OpenAPI), with what the framework lacks: how to sign in, and how refusals look."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ Send `Authorization: Bearer TOKEN`. The tenant is the token's. Refusals are `app
 
 
 def describe(app: FastAPI) -> None:
-    """Have the application describe itself."""
+    """Make the application describe itself."""
 
     def described() -> dict[str, Any]:
         if not app.openapi_schema:
@@ -38,7 +38,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
 
 
 def _loosen(value: Any) -> None:
-    """Drop `format: duration`: it means RFC 3339's, which knows no `PT0.25S`, and ours are ISO 8601's."""
+    """Drop `format: duration`: it means RFC 3339's, which has no `PT0.25S`, and ours are ISO 8601's."""
     if isinstance(value, dict):
         if value.get("format") == "duration":
             del value["format"]

@@ -1,4 +1,4 @@
-"""Texts that a console gives away and has to know again: signed, so that nobody else can make or change one. Pure."""
+"""Texts that a console hands out and must recognise: signed, so that nobody else can make or change one. Pure."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ _SEPARATOR: Final = "."
 
 
 class Seal:
-    """Signs texts with the key that all consoles share. A text is good for one purpose only."""
+    """Signs texts with the key that all consoles share. A signature is valid for one purpose only."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

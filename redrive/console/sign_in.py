@@ -27,13 +27,13 @@ Next = Annotated[str, Query(alias="next")]
 
 @router.get(SIGN_IN)
 async def sign_in(request: Request, following: Next = HOME) -> Response:
-    """Show the way in."""
+    """Show the sign-in page."""
     return sign_in_page(request, local_path(following))
 
 
 @router.post(SIGN_IN)
 async def with_token(request: Request, desk: TheDesk) -> Response:
-    """Sign in with an API token, from a form with `token` and, perhaps, `next`."""
+    """Sign in with an API token, from a form with `token` and optionally `next`."""
     check_origin(desk, request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
@@ -65,7 +65,7 @@ async def to_provider(request: Request, desk: TheDesk, following: Next = HOME) -
 
 @router.get(SIGN_IN + "/callback")
 async def from_provider(request: Request, desk: TheDesk, code: str = "", state: str = "") -> Response:
-    """Take the browser back from the identity provider."""
+    """Handle the browser's return from the identity provider."""
     flow = Flow.read(await desk.seal(), read_cookie(desk, request, FLOW) or "", time.time())
     if flow is None or not hmac.compare_digest(flow.state.encode(), state.encode()):
         raise unauthorized("this sign-in was not begun in this browser, or too long ago")
@@ -96,7 +96,7 @@ async def sign_out(request: Request, desk: TheDesk) -> Response:
 
 
 def local_path(text: str) -> str:
-    """Return the text if it is a path of this console; else the start page: a link must not lead elsewhere."""
+    """Return the text if it is a path of this console; otherwise the start page: a link must not lead elsewhere."""
     is_path = text.startswith("/") and not text.startswith("//") and "\\" not in text
     return text if is_path and text.isprintable() and text.isascii() and " " not in text else HOME
 

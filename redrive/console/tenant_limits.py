@@ -1,7 +1,7 @@
-"""How much one tenant may use, whoever asks and whichever console is asked.
+"""How much one tenant may use, whoever asks and whichever console answers.
 
 Rates are counted in PostgreSQL. A console takes tokens there in batches, and asks again when they are used up: most
-requests cost no question. While PostgreSQL is unavailable each console counts for itself.
+requests need no query. While PostgreSQL is unavailable each console counts for itself.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from redrive.token_bucket import Pace
 from redrive.visibility import runs_query
 
 LONGEST: Final = timedelta(seconds=1)
-# What a console has taken and not used is lost after this.
+# Tokens that a console has taken and not used expire after this.
 _LEASE: Final = 10.0
-# Of a bucket at once: so much a console may be over the limit.
+# The share of a bucket in one batch: a console may exceed the limit by this much.
 _BATCH: Final = 0.1
 _STREAM_LASTS: Final = timedelta(seconds=45)
-# How old a count of open runs may be: near the limit, else while a new one is on its way, and at all.
+# The maximum age of a count of open runs: near the limit, while a new count is under way, and at all.
 _FRESH, _STALE, _GONE = 1.0, 5.0, 60.0
 _NEAR: Final = 0.8
 _log = get_logger(__name__)
 
 
 def exceeded(limit: str, tenant: str, what: str, wait: int) -> Refusal:
-    """Refuse what is over a limit, and name it."""
+    """Refuse a request over a limit, and name the limit."""
     return Refusal(
         429,
         "tenant_limit",
@@ -54,7 +54,7 @@ def exceeded(limit: str, tenant: str, what: str, wait: int) -> Refusal:
 
 @dataclass
 class _Lease:
-    """What a console may use of one bucket."""
+    """The tokens that a console holds of one bucket."""
 
     local: Pace
     tokens: int = 0
@@ -70,14 +70,14 @@ class _Lease:
 
 
 class Rates:
-    """Buckets of tokens, shared by all consoles."""
+    """Token buckets, shared by all consoles."""
 
     def __init__(self, express: Express) -> None:
         self._patience = Patience(express, LONGEST)
         self._leases: dict[tuple[str, str, float], _Lease] = {}
 
     async def take(self, tenant: str, kind: str, rate: float) -> bool:
-        """Take one token, if there is one."""
+        """Take a token, if there is one."""
         lease = self._leases.setdefault((tenant, kind, rate), _Lease(Pace(rate, waited=1.0)))
         if lease.take(time.monotonic()):
             return True
@@ -107,7 +107,7 @@ def _tell(tenant: str, error: Exception) -> None:
 
 @dataclass
 class _Count:
-    """How many runs of a tenant are open, by Temporal's word, and how many were started here since."""
+    """How many runs of a tenant are open in Temporal, and how many were started here since."""
 
     count: int = 0
     started: int = 0
@@ -121,14 +121,14 @@ class _Count:
 
 
 class OpenRuns:
-    """Count the open runs of tenants: a start waits for the count only where it matters."""
+    """Count tenants' open runs: a start waits for the count only near the limit."""
 
     def __init__(self, temporal: Callable[[], Awaitable[Client]]) -> None:
         self._temporal = temporal
         self._counts: dict[str, _Count] = {}
 
     async def add(self, tenant: str, most: int) -> bool:
-        """Count a run that is about to start, unless there are as many as there may be."""
+        """Count a run that is about to start, unless the limit is reached."""
         known = self._counts.setdefault(tenant, _Count())
         age = time.monotonic() - known.at
         if age > _GONE or (age > _FRESH and known.open >= most * _NEAR):
@@ -149,13 +149,13 @@ class OpenRuns:
     async def _ask(self, tenant: str, known: _Count, age: float) -> None:
         async with known.asking:
             if time.monotonic() - known.at < age:
-                # Somebody else has asked meanwhile.
+                # Another request has counted meanwhile.
                 return
             query = runs_query(tenant=tenant, status=None, pipeline=None) + " AND ExecutionStatus = 'Running'"
             try:
                 answer = await (await self._temporal()).count_workflows(query, rpc_timeout=LONGEST)
             except (RPCError, Unavailable) as error:
-                # The start will tell what is wrong with Temporal.
+                # The start itself will report what is wrong with Temporal.
                 _log.warning("console.runs_not_counted", tenant_id=tenant, error=str(error))
             else:
                 known.count, known.started = answer.count, 0
@@ -163,7 +163,7 @@ class OpenRuns:
 
 
 class TenantLimits:
-    """Refuse with 429 what is more than a tenant may use."""
+    """Refuse with 429 what exceeds a tenant's limits."""
 
     def __init__(
         self, settings: Settings, database: Database, temporal: Callable[[], Awaitable[Client]], metrics: RequestMetrics
@@ -183,13 +183,13 @@ class TenantLimits:
             raise self._exceeded("open_runs", tenant, f"{limits.open_runs} open runs", 5)
 
     async def list(self, tenant: str | None) -> None:
-        """Count a question for a list. Of an owner's, which are about all tenants, none is counted."""
+        """Count a list query. An owner's, which cover all tenants, are not counted."""
         if tenant is not None:
             rate = self._settings.limits_of(tenant).lists
             await self._rate("lists", tenant, rate, "asked for more than {:g} lists a second")
 
     async def stream(self, tenant: str | None, stream: UUID) -> None:
-        """Count an open stream; again and again while it is open."""
+        """Count an open stream; called repeatedly while it is open."""
         most = self._settings.limits_of(tenant).streams if tenant is not None else None
         if tenant is None or most is None:
             return
@@ -197,9 +197,9 @@ class TenantLimits:
             raise self._exceeded("streams", tenant, f"{most} open streams", 15)
 
     def stream_ended(self, tenant: str | None, stream: UUID) -> None:
-        """Give the place of a stream to the next. When that fails, it is free a little later."""
+        """Release the place of a stream. If that fails, it expires a little later."""
         if tenant is not None:
-            # A task of its own: whoever tells of the end has been canceled.
+            # A separate task: the caller has been canceled.
             task = asyncio.create_task(self._release(tenant, stream))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)

@@ -1,4 +1,4 @@
-"""A span for every request: it goes on with the caller's trace, if there is one."""
+"""A span for every request: it continues the caller's trace, if there is one."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,7 +14,7 @@ class Tracing:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, and note how it was answered."""
+        """Pass on, and record the answer's status."""
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":

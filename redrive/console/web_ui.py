@@ -1,7 +1,7 @@
 """Temporal's Web UI behind the console's sign-in, for owners: it shows all tenants, and has no sign-in of its own.
 
-The Web UI is told to live below the same path (`--ui-public-path /temporal`). Its pages run its own scripts: they have
-a policy of their own, by which they load and ask for nothing of the console's but this path.
+The Web UI is configured for the same path (`--ui-public-path /temporal`). Its pages run its own scripts, under their
+own policy: they may load and request nothing of the console outside this path.
 """
 
 import base64
@@ -18,11 +18,11 @@ from redrive.console.headers import WEB_UI_PATH
 from redrive.console.problems import Refusal
 from redrive.errors import InvalidInput
 
-# Of a page of its own; those that it loads are streamed, whatever their size.
+# The limit of a page; its assets are streamed, whatever their size.
 _PAGE_LIMIT: Final = 4 * 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(10.0, read=75.0)
 _CSRF_COOKIE: Final = "_csrf"
-# What concerns one connection only, what is ours, and what would make the Web UI doubt where its page is from.
+# Headers of a single connection, our own, and those that would make the Web UI doubt its page's origin.
 _NOT_SENT: Final = frozenset(
     (
         *("host", "cookie", "authorization", "origin", "referer", "content-length", "connection", "keep-alive", "te"),
@@ -44,7 +44,7 @@ class WebUi:
         self._http = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, follow_redirects=False)
 
     async def show(self, request: Request, origin: str) -> Response:
-        """Answer a browser that sees the console at this origin: a page as a whole, what it loads as it comes."""
+        """Answer a browser that sees the console at this origin: a page as a whole, assets as a stream."""
         answer = await self._ask(request, await request.body())
         headers = _passed_on(answer)
         if answer.headers.get("content-type", "").startswith("text/html"):
@@ -76,7 +76,7 @@ class WebUi:
 
 
 async def _streamed(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Pass an answer on as it comes; a browser that goes away ends it."""
+    """Stream an answer; a browser that disconnects ends it."""
     try:
         async for chunk in answer.aiter_raw():
             yield chunk
@@ -99,7 +99,7 @@ async def _page(answer: httpx.Response, headers: dict[str, str], origin: str) ->
 
 
 def policy(page: bytes, origin: str) -> str:
-    """Return the content security policy of a page of the Web UI: inline scripts are allowed by their hashes alone."""
+    """Return the content security policy of a Web UI page: only inline scripts with known hashes are allowed."""
     own = f"{origin}{WEB_UI_PATH}/"
     hashes = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE.findall(page))
     return "; ".join(
@@ -148,6 +148,6 @@ def _passed_on(answer: httpx.Response) -> dict[str, str]:
 
 
 def _its_cookie(headers: httpx.Headers) -> dict[str, str]:
-    """Return the cookie of the Web UI's own check, and no other: ours must not be set from there."""
+    """Return the cookie of the Web UI's own CSRF check, and no other: it must not set ours."""
     own = [each for each in headers.get_list("set-cookie") if each.startswith(f"{_CSRF_COOKIE}=")]
     return {"set-cookie": own[0].replace("Path=/;", f"Path={WEB_UI_PATH};")} if own else {}

@@ -1,1 +1,1 @@
-"""Same key, same run: starts with a key, and the claims that remember it."""
+"""Same key, same run: starts with a key, and the claims that store it."""

@@ -1,7 +1,7 @@
-"""What keeps idempotency keys beyond Temporal's memory: the seam between the client and a store.
+"""Idempotency keys beyond Temporal's retention: the interface between the client and a store.
 
-The client works without one, on Temporal's lock alone: then a key lives as long as Temporal keeps its run, and a reset
-is not seen.
+The client works without a store, on Temporal's lock alone: then a key lives as long as Temporal keeps its run, and a
+reset has no effect.
 """
 
 from datetime import datetime
@@ -15,7 +15,7 @@ from redrive.redaction.redactor import Redactor
 
 
 class ClaimRequest(Message):
-    """One caller's wish for a key, with the run that it would start."""
+    """A caller's request for a key, with the run that it would start."""
 
     tenant: str
     key: str
@@ -27,15 +27,15 @@ class ClaimRequest(Message):
 
 
 class Verdict(StrEnum):
-    """What a claim found."""
+    """The result of a claim."""
 
     CLAIMED = "claimed"  # nobody had it: start the run
     KNOWN = "known"  # it has a run, or somebody is about to start it
-    FREE = "free"  # its last run is over and done with: claim the next generation
+    FREE = "free"  # its last run is over: claim the next generation
 
 
 class Claim(Message):
-    """A key as a claim found it, or made it."""
+    """A key as a claim found or created it."""
 
     verdict: Verdict
     generation: int
@@ -65,16 +65,16 @@ async def without_secrets(settlement: Settlement, redactor: Redactor) -> Settlem
 
 
 class Claims(Protocol):
-    """Keep keys. No method raises because the store is away: a start works without it."""
+    """Keep keys. No method raises because the store is down: a start works without it."""
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
-        """Take the key, or say what is there; None when the store did not answer in time."""
+        """Take the key, or return what is stored for it; None if the store did not answer in time."""
 
     async def release(self, request: ClaimRequest) -> None:
         """Give back a key that was claimed for a start that was refused."""
 
     async def settle(self, request: ClaimRequest, settlement: Settlement) -> None:
-        """Write how the run of the key ended, where the worker's own word about it was lost."""
+        """Record how the run of the key ended, if the worker's own record of it was lost."""
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""

@@ -1,4 +1,4 @@
-"""Idempotency keys in Postgres, for callers: quick, or not at all. A start never waits long for the database."""
+"""Idempotency keys in Postgres, for callers: fast, or not at all. A start never waits long for the database."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 
 class PostgresClaims:
-    """Keep keys in a database, and go on without it while it is away."""
+    """Keep keys in a database, and work without it while it is down."""
 
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
@@ -36,7 +36,7 @@ class PostgresClaims:
         self._redactor = redactor or Redactor()
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
-        """Take the key, or say what is there; None when the database did not answer in time."""
+        """Take the key, or return what is stored for it; None if the database did not answer in time."""
         return await self._asked(request, lambda session: claim_key(session, request, free_failed=self._free_failed))
 
     async def release(self, request: ClaimRequest) -> None:
@@ -44,7 +44,7 @@ class PostgresClaims:
         await self._asked(request, lambda session: release_key(session, request))
 
     async def settle(self, request: ClaimRequest, settlement: Settlement) -> None:
-        """Write how the run of the key ended, where the worker's own word about it was lost."""
+        """Record how the run of the key ended, if the worker's own record of it was lost."""
         stored = await without_secrets(settlement, self._redactor)
         await self._asked(request, lambda session: settle_key(session, request, stored))
 
@@ -66,11 +66,11 @@ class PostgresClaims:
         return await self._patience.ask(question, tell)
 
 
-# A response up to this size comes along with the answer to a start; a bigger one is read from the row.
+# A response up to this size is part of the answer to a start; a larger one is read from the row.
 INLINE_LIMIT: Final = MIB // 16
 
 
-# A key that nobody has, as that of nearly every start. The function claim_key does this and all the rest, and takes
+# A key that nobody has, as in nearly every start. The function claim_key does this and all the rest, and takes
 # twice as long. Neither waits for the disk: see there.
 _TAKE_NEW: Final = """
     WITH scope AS MATERIALIZED (
@@ -84,7 +84,7 @@ _TAKE_NEW: Final = """
 
 
 async def claim_key(database: Executor, request: ClaimRequest, *, free_failed: bool) -> Claim:
-    """Take a key for a run, or say what is there. One round trip for a new key, another for one that is known."""
+    """Take a key for a run, or return what is stored. One round trip for a new key, another for a known one."""
     if request.generation == 0 and await _take_new(database, request):
         return Claim(
             verdict=Verdict.CLAIMED,
@@ -135,9 +135,9 @@ def key_fields(request: ClaimRequest, settlement: Settlement | None = None) -> d
 def run_claim(
     *, tenant: str, key: str | None, run_id: str, pipeline: str, claim: KeyClaim | None, end: Settlement | None = None
 ) -> dict[str, Any] | None:
-    """Return the row of the key that a run was started with; None if the run is not the one of its key."""
+    """Return the row of a run's key; None if the run is not the one of its key."""
     if key is None or claim is None or run_id != run_id_for_key(tenant, key, claim.generation):
-        # Started by hand, under another id: a key's run is the one that is computed from it.
+        # Started by hand, under another id: a key's run id is computed from it.
         return None
     request = ClaimRequest(tenant=tenant, key=key, run_id=run_id, pipeline=pipeline, **claim.model_dump())
     return key_fields(request, end)
@@ -153,7 +153,7 @@ def _named(key: str) -> tuple[str, str | None]:
 
 
 async def settle_key(database: Executor, request: ClaimRequest, settlement: Settlement) -> None:
-    """Write how the run of a key ended."""
+    """Record how the run of a key ended."""
     await database.execute("SELECT settle_key($1)", json_text(key_fields(request, settlement)))
 
 

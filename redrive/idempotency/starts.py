@@ -1,8 +1,8 @@
-"""Starts with an idempotency key: one run for one key, whoever asks, whenever, and whichever process dies on the way.
+"""Starts with an idempotency key: one run for one key, whoever asks, whenever, and whichever process crashes.
 
-Two locks. The store's row of the key, made before the run is started, remembers for as long as the key lives. The run
-id, computed from the key, is the second: Temporal starts it once, and its word alone says who was the first. So every
-caller that finds a key without an end may go on to start the run: at most one of them does.
+Two locks. The key's row in the store, created before the run is started, lasts as long as the key. The run id, computed
+from the key, is the second: Temporal starts it once, and only Temporal decides who was first. So every caller that
+finds a key without an end may try to start the run: at most one of them does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,9 +28,9 @@ from redrive.keys import check_ttl, request_hash, run_id_for_key
 from redrive.starts import START_TIMEOUT, start_run
 from redrive.visibility import execution_status
 
-# Another caller may take the generation that this one asks for: then its row is there to be found.
+# Another caller may take the generation that this one asks for: then its row can be found.
 _TRIES: Final = 5
-# Temporal was not reached, or refused: there is no run of this start. After anything else there may be one.
+# Temporal was not reached, or refused: this start has no run. After any other error there may be one.
 _REFUSALS: Final = frozenset(
     {
         RPCStatusCode.INVALID_ARGUMENT,
@@ -48,7 +48,7 @@ _RELEASED_ON: Final = _REFUSALS | {RPCStatusCode.UNAVAILABLE}
 
 @dataclass(frozen=True)
 class KeyedStarts:
-    """Start runs by their keys."""
+    """Start runs with their keys."""
 
     client: Client
     task_queue: str
@@ -56,7 +56,7 @@ class KeyedStarts:
     steps: Callable[[RunInput], Awaitable[list[StepSnapshot]]]
 
     async def start(self, order: RunInput, ttl: timedelta) -> StartedRun:
-        """Start the run of the order's key, or answer with the one that it has."""
+        """Start the run of the request's key, or answer with the run that it has."""
         order.request_hash = request_hash(order.pipeline, order.payload)
         order.key_expires_at = datetime.now(UTC) + check_ttl(ttl)
         claim = await self._claim(order) if self.claims else None
@@ -72,7 +72,7 @@ class KeyedStarts:
         return await self._start(order) if description is None else await self._existing(order, description)
 
     async def _claim(self, order: RunInput) -> Claim | None:
-        """Claim the key, going on to the next generation where the last one is over and done with."""
+        """Claim the key; if its last generation is over, claim the next one."""
         for _ in range(_TRIES):
             claim = await self.claims.claim(_request(order)) if self.claims else None
             if claim is None and order.generation == 0:
@@ -88,10 +88,10 @@ class KeyedStarts:
         )
 
     async def _start_or_release(self, order: RunInput) -> StartedRun:
-        """Start the run of a key that is ours; give the key back if there is surely, or very likely, no run of it.
+        """Start the run of a key that is ours; give the key back if it surely, or very likely, has no run.
 
-        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. So it is
-        when Temporal has a run of another request with the key: the row would say the wrong fingerprint.
+        Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. It is also
+        given back if Temporal has a run of another request with the key: the row would have the wrong fingerprint.
         """
         try:
             return await self._start(order)
@@ -121,7 +121,7 @@ class KeyedStarts:
         except RPCError as error:
             raise _not_started(order, error) from error
         except RuntimeError as error:
-            # A lazy client that has never been connected says so in the SDK's own words.
+            # A lazy client that was never connected raises the SDK's own error.
             raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
         description = await self._describe(run_id)
         if description is None:
@@ -138,7 +138,7 @@ class KeyedStarts:
             raise _unknown(run_id, error) from error
 
     async def _known_hash(self, run_id: str) -> str:
-        """Return the fingerprint of the request that a run was started with, from the run itself: no store can tell."""
+        """Return the fingerprint of the request that started a run, from the run itself: no store knows it."""
         history = self.client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
         try:
             begin = await anext(history)
@@ -150,7 +150,7 @@ class KeyedStarts:
         return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
 
     async def _existing(self, order: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
-        """Answer with the run that Temporal has, and mend the row of its key if it does not know the end."""
+        """Answer with the run that Temporal has, and fix the row of its key if it lacks the end."""
         status = execution_status(description)
         if not status.closed:
             return StartedRun(run_id=description.id, is_cached=True, status=status)
@@ -163,7 +163,7 @@ class KeyedStarts:
 
 
 async def outcome_of(client: Client, run_id: str, status: RunStatus) -> Settlement:
-    """Return what a run that has ended left behind."""
+    """Return the outcome of a run that has ended."""
     handle = client.get_workflow_handle(run_id, result_type=RunResult)
     try:
         result = await handle.result(rpc_timeout=START_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Asking a database that may be away: quick, or not at all."""
+"""A circuit breaker for a database that may be down: callers get a fast answer, or none."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -11,12 +11,12 @@ from redrive.postgres.tenancy import Session
 
 T = TypeVar("T")
 
-# After a failure, so long nobody asks; then one tries, and the others go on without.
+# After a failure, nobody asks for this long; then one caller tries, and the others go without.
 PAUSE: Final = timedelta(seconds=5)
 
 
 class Patience:
-    """Ask a database for so long at the most, and after a failure not at all for a while."""
+    """Ask a database with a time limit, and after a failure not at all for a while."""
 
     def __init__(self, express: Express, longest: timedelta) -> None:
         self._express = express
@@ -24,12 +24,12 @@ class Patience:
         self._asked_again_at = 0.0
 
     async def ask(self, question: Callable[[Session], Awaitable[T]], tell: Callable[[Exception], None]) -> T | None:
-        """Return the answer; None when there was none, which `tell` hears of, or when it was not asked for."""
+        """Return the answer; None if there was none, which is reported to `tell`, or if it was not asked for."""
         now = time.monotonic()
         if now < self._asked_again_at:
             return None
         if self._asked_again_at:
-            # This one tries; the others do not wait with it.
+            # This caller tries; the others do not wait for it.
             self._asked_again_at = now + PAUSE.total_seconds()
         try:
             answer = await self._express.ask(question, self._longest)

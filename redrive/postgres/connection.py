@@ -1,4 +1,4 @@
-"""One connection to Postgres, and the one place where a driver's refusal to connect becomes our sentence.
+"""One connection to Postgres, and the only place where a driver's refusal to connect becomes our message.
 
 A database address holds a password: no message made here may quote the address or a parser's complaint about it.
 """
@@ -24,7 +24,7 @@ async def connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":
 
 
 def unavailable(database_url: str, error: Exception) -> Unavailable:
-    """Say which database did not let us in and why, without the password."""
+    """Say which database refused the connection and why, without the password."""
     place = _place(database_url)
     if place is None or (isinstance(error, ValueError) and not isinstance(error, asyncpg.PostgresError)):
         return Unavailable(

@@ -1,4 +1,4 @@
-"""The database of a process: connected to when it is first needed, so that only what uses it waits for it."""
+"""The database of a process: connected on first use, so that only its users wait for it."""
 
 import asyncio
 from typing import Final
@@ -11,9 +11,9 @@ from redrive.postgres.pool import APP_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 
 _CLOSE_TIMEOUT = 5.0
-# Each of them answers a thousand questions in a second.
+# Each connection answers a thousand queries a second.
 _EXPRESS_SIZE: Final = 2
-# What a database that is away, or goes away under a statement, raises. A time-out is an OSError.
+# What an unavailable database raises, also during a statement. A timeout is an OSError.
 DATABASE_ERRORS: Final = (
     OSError,
     asyncpg.PostgresError,
@@ -24,7 +24,7 @@ DATABASE_ERRORS: Final = (
 
 
 class Database:
-    """Open the pool on first use; when that fails, the next use tries again. `express` is for those who cannot wait."""
+    """Open the pool on first use; if that fails, the next use tries again. `express` is for those that cannot wait."""
 
     def __init__(self, url: str, *, max_size: int = 10, role: str = APP_ROLE) -> None:
         self._url = url
@@ -43,9 +43,9 @@ class Database:
         return self._pool
 
     async def close(self) -> None:
-        """Close all connections, cutting off those that are still busy after a while."""
+        """Close all connections, terminating those that are still busy after a while."""
         self.express.close()
-        # Behind a pool that is being opened: it would stay open.
+        # Wait for a pool that is being opened: it would stay open.
         async with self._opening:
             pool, self._pool = self._pool, None
         if pool is None:

@@ -1,7 +1,7 @@
-"""Connections for those who cannot wait: an answer in time, or none.
+"""Connections for callers that cannot wait: an answer in time, or none.
 
-A pool of the driver's needs some turns of the event loop to take a connection back, and waits for a statement that was
-given up. Here a connection is put back at once, and one whose statement failed is thrown away.
+A pool of the driver needs some turns of the event loop to take a connection back, and waits for an abandoned statement.
+Here a connection is put back at once, and one whose statement failed is dropped.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from redrive.postgres.tenancy import Session
 
 T = TypeVar("T")
 
-# After a rush, all connections but one are closed when this has passed.
+# After a burst, all connections but one are closed after this time.
 SURPLUS_LIFETIME: Final = timedelta(minutes=5)
 
 
 class Express:
-    """Up to so many connections, opened when they are needed and kept for the next one who asks."""
+    """Up to a fixed number of connections, opened on demand and kept for the next caller."""
 
     def __init__(self, url: str, max_size: int) -> None:
         self._url = url
@@ -29,7 +29,7 @@ class Express:
         self._closed = False
 
     async def ask(self, question: Callable[[Session], Awaitable[T]], longest: timedelta) -> T:
-        """Return the answer; raise `TimeoutError` when there is none in time, and what the driver raises."""
+        """Return the answer; raise `TimeoutError` if there is none in time, and what the driver raises."""
         try:
             async with asyncio.timeout(longest.total_seconds()), self._room:
                 return await self._asked(question)
@@ -47,7 +47,7 @@ class Express:
         return answer
 
     async def _take(self) -> Session:
-        """Return the connection that was used last, unless the server has closed it, or a new one."""
+        """Return the most recently used connection, unless the server has closed it, or a new one."""
         while self._idle:
             session = self._idle.pop()
             if not session.is_closed():
@@ -69,7 +69,7 @@ class Express:
             self._idle.pop(0).terminate()
 
     def close(self) -> None:
-        """Close all connections; one that is being used is closed when its answer is there."""
+        """Close all connections; one in use is closed once its answer has arrived."""
         self._closed = True
         if self._shrinking:
             self._shrinking.cancel()

@@ -1,4 +1,4 @@
-"""Pages of a list. A cursor is the place after the last row: paging on costs the same on every page."""
+"""Pages of a list. A cursor is the position after the last row, so every page costs the same."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ from redrive.moments import Moment
 from redrive.postgres.records import Record
 
 LARGEST_PAGE: Final = 1000
-# How far a list is counted where no counter tells.
+# How far a list is counted if it has no counter.
 COUNTED: Final = 10_000
 Row = TypeVar("Row")
 
@@ -22,7 +22,7 @@ Row = TypeVar("Row")
 class Page(Generic[Row]):
     """Some rows of a list, and the cursor of the next page; no cursor: there are no more.
 
-    A page of a search may have fewer rows than asked for, or none, and still a cursor: it looked far enough for once.
+    A page of a search may have fewer rows than asked for, or none, and still a cursor: one page reads only so far.
     """
 
     rows: list[Row]
@@ -37,7 +37,7 @@ class Total(Record):
 
 
 class Place(NamedTuple):
-    """Where a page ends."""
+    """The position at which a page ends."""
 
     at: datetime
     id: str
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 class ListCursor(BaseModel):
-    """What every cursor says: which list it belongs to."""
+    """What every cursor has: the list that it belongs to."""
 
     list: str
 
@@ -61,13 +61,13 @@ CursorOf = TypeVar("CursorOf", bound=ListCursor)
 
 @dataclass
 class Query:
-    """An SQL text that grows, with its parameters."""
+    """An SQL text with its parameters, built step by step."""
 
     conditions: list[str] = field(default_factory=list)
     parameters: list[Any] = field(default_factory=list)
 
     def add(self, value: Any) -> str:
-        """Take a parameter and return its placeholder."""
+        """Add a parameter and return its placeholder."""
         self.parameters.append(value)
         return f"${len(self.parameters)}"
 
@@ -93,7 +93,7 @@ def write_cursor(place: Place, of: BaseModel) -> str:
 
 
 def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
-    """Return the place that a cursor names, or refuse it."""
+    """Return the position that a cursor names, or refuse it."""
     if cursor is None:
         return None
     read = unpack(_Cursor, cursor, of)
@@ -103,7 +103,7 @@ def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
 
 
 def pack(cursor: ListCursor) -> str:
-    """Return a cursor as a list gives it."""
+    """Return a cursor in the form that clients get."""
     return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
 
 
@@ -120,7 +120,7 @@ def unpack(kind: type[CursorOf], cursor: str, of: BaseModel) -> CursorOf:
 
 
 def foreign_cursor(cursor: str) -> InvalidInput:
-    """Refuse what no list has given."""
+    """Refuse a cursor that no list has given."""
     return InvalidInput(f"cursor {cursor[:40]!r} is not one that a list gave: start again without one")
 
 

@@ -1,6 +1,6 @@
-"""Connections that the application works through, as a role that owns nothing: in a pool, or one alone.
+"""The application's connections, with a role that owns nothing: a pool, or a single one.
 
-`SET ROLE NONE` leads from the role back to the login: the role binds nobody whose login can do more.
+`SET ROLE NONE` leads from the role back to the login: the role does not restrict a login that can do more.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from redrive.postgres.tenancy import Pool, Session
 log = get_logger(__name__)
 
 APP_ROLE: Final = "redrive_app"
-# Of those who let people in: it opens sessions and makes tokens, and sees nothing else.
+# The access role: it opens sessions and creates tokens, and sees nothing else.
 ACCESS_ROLE: Final = "redrive_console"
 SCHEMA: Final = "redrive"
 COMMAND_TIMEOUT: Final = timedelta(seconds=30)
-# On a connection outside the pool: a statement whose asker has gone ends by itself.
+# On a connection outside the pool: an abandoned statement ends by itself.
 STATEMENT_TIMEOUT: Final = timedelta(seconds=5)
 _POWERS: Final = """
     SELECT session_user AS login,
@@ -44,9 +44,9 @@ _POWERS: Final = """
 
 
 async def open_pool(database_url: str, *, max_size: int = 10, role: str = APP_ROLE) -> Pool:
-    """Open a pool whose connections act as a role in the schema `redrive`, or raise `Unavailable`.
+    """Open a pool whose connections use a role in the schema `redrive`, or raise `Unavailable`.
 
-    A login that can do more than the role works, and is warned of.
+    A login that can do more than the role works, with a warning.
     """
     with _refusals(database_url, role):
         pool: Pool = await asyncpg.create_pool(
@@ -75,7 +75,7 @@ async def open_session(database_url: str) -> Session:
 
 
 def _settings(role: str) -> dict[str, str]:
-    # As connection settings, not as statements: a pool resets a connection to these when it comes back, and RESET ROLE
+    # As connection settings, not as statements: a pool resets a returned connection to these, and RESET ROLE
     # leads here and not to the login.
     return {"role": role, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"}
 

@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """The base of what is read: a column of a newer release is no obstacle."""
+    """The base of what is read: columns of a newer release are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

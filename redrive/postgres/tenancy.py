@@ -15,9 +15,9 @@ Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 # A connection outside a pool.
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-# Whatever one statement can be sent to.
+# Anything that takes a statement.
 Executor: TypeAlias = "asyncpg.Pool[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
-# Where messages are filed of which nobody can tell whose they are. No tenant can have this name (`NAME_PATTERN`): only
+# The quarantine: messages whose tenant is unknown. No tenant can have this name (`NAME_PATTERN`): only
 # owners, who read the rows of all tenants, see these.
 QUARANTINE: Final = "(quarantine)"
 _EVERY_TENANT: Final = "*"
@@ -32,10 +32,10 @@ _IN_ORDER: Final = "".join(
 async def transaction(
     pool: Pool, tenant: str, alone_with: str = "", *, repeatable: bool = False
 ) -> AsyncIterator[Connection]:
-    """Open a transaction in which row level security shows, and lets write, the rows of this tenant only.
+    """Open a transaction in which row level security allows only the rows of this tenant.
 
-    `alone_with` names what no other transaction may work on until this one ends, whether it is in a table yet or not.
-    One that is `repeatable` does not wait for the disk: a crash of PostgreSQL may undo it, and it is done again.
+    `alone_with` names what no other transaction may work on until this one ends, even if it is in no table yet.
+    A `repeatable` one does not wait for the disk: a crash of PostgreSQL may undo it, and it is repeated.
     """
     _check_is_one(tenant)
     async with pool.acquire() as connection, connection.transaction():
@@ -48,7 +48,7 @@ async def transaction(
 
 
 async def go_over_to(connection: Connection, tenant: str) -> None:
-    """Let the rest of a transaction see, and write, the rows of another tenant."""
+    """Switch the rest of a transaction to the rows of another tenant."""
     _check_is_one(tenant)
     await connection.execute(_ENTER, tenant)
 
@@ -64,10 +64,10 @@ async def scoped(session: Session, tenant: str) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def reading(pool: Pool, tenant: str | None, *, in_order: bool = False) -> AsyncIterator[Connection]:
-    """Open a transaction that reads the rows of a tenant, or with None of all, as they are at one moment.
+    """Open a transaction that reads one tenant's rows, or all with None, as of one moment.
 
-    `in_order` is for the first rows of a long list: they are to come from an index that has the list's order. The
-    planner takes filters for independent of each other, expects few rows, and would rather read and sort them all.
+    `in_order` is for the first rows of a long list: they should come from an index in the list's order. The planner
+    assumes that filters are independent, expects few rows, and would otherwise read and sort them all.
     """
     if tenant is not None:
         _check_is_one(tenant)

@@ -1,4 +1,4 @@
-"""Text and JSON that Postgres takes: what it refuses would otherwise keep a record from being written for ever."""
+"""Text and JSON that Postgres accepts: otherwise a refused value would keep a record from ever being written."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _MARK = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean(text: str) -> str:
-    """Return the text with NUL and lone surrogates, which Postgres has no place for, marked as replaced."""
+    """Return the text with replacement marks for NUL and lone surrogates, which Postgres cannot store."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", _MARK).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -20,7 +20,7 @@ def clean_or_none(text: str | None) -> str | None:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON that a jsonb column takes."""
+    """Return a value as JSON that a jsonb column accepts."""
     return to_json(_cleaned(value), inf_nan_mode="strings").decode()
 
 

@@ -1,1 +1,1 @@
-"""The programs that run beside each other: the worker, the console and the bridges. None imports another."""
+"""The programs: the worker, the console and the bridges. None imports another."""

@@ -14,19 +14,19 @@ from redrive.logs import get_logger
 from redrive.processes.program import run_program
 from redrive.settings import Settings, read_environment
 
-# Streams end by themselves when the server is told to stop; this is for clients that do not let go.
+# Streams end by themselves when the server stops; this is for clients that keep the connection open.
 _GRACE: Final = 5
 _log = get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Tell the open streams of a stop: the server would wait for them otherwise."""
+    """Tell the open streams about a stop: otherwise the server would wait for them."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         app = self.config.app
         if isinstance(app, FastAPI):
             app.state.desk.stopping.set()
-        # The second signal, by which uvicorn would leave at once, and its raising of the signals again, are not wanted.
+        # A second signal, on which uvicorn would exit at once, and its re-raising of signals are not wanted.
         self.should_exit = True
 
 

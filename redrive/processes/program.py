@@ -1,4 +1,4 @@
-"""Our processes: how they begin, how they are told to stop, and how they end."""
+"""How our processes start, are told to stop, and end."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, failed: str) -> NoReturn:
-    """Run a process from its settings to its end. When it cannot go on, the event `failed` says why in one sentence."""
+    """Run a process from its settings to its end. If it cannot continue, the log event `failed` says why."""
     code = 0
     configure_logging()
     try:
@@ -36,8 +36,8 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 
 def prepare(settings: Settings) -> None:
-    """Log as the settings say, Temporal's SDK included."""
-    # Here: `redrive --help` goes through this module and has no use for the SDK.
+    """Set up logging by the settings, including Temporal's SDK."""
+    # Here: `redrive --help` imports this module and does not need the SDK.
     from redrive.processes.temporal import log_through_us  # noqa: PLC0415
 
     configure_logging(settings.log_level, settings.log_format, settings.redactor())
@@ -45,8 +45,8 @@ def prepare(settings: Settings) -> None:
 
 
 def say_ready(file: Path | None) -> None:
-    """Take all that is loaded by now for permanent, and touch the file that whoever waits for this process looks at."""
-    # The collector would look through the libraries again and again: 60 ms out of each 1.5 s of a busy bridge.
+    """Exempt all that is loaded from garbage collection, and touch the file that marks this process as ready."""
+    # The collector would scan the libraries again and again: 60 ms of each 1.5 s of a busy bridge.
     gc.collect()
     gc.freeze()
     if file:
@@ -66,7 +66,7 @@ def leave(code: int) -> NoReturn:
 
 
 def on_stop_signals(act: Callable[[], object]) -> None:
-    """Do this at every SIGTERM and SIGINT from now on, and nothing else."""
+    """Call this at every SIGTERM and SIGINT from now on, instead of the default."""
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, act)
 
@@ -75,7 +75,7 @@ def on_stop_signals(act: Callable[[], object]) -> None:
 async def until_signalled() -> AsyncIterator[asyncio.Event]:
     """Leave the block at the first SIGINT or SIGTERM: what it opened is closed, and the event is set.
 
-    A second signal changes nothing: stopping is under way and takes seconds.
+    A second signal changes nothing: stopping takes seconds.
     """
     task, stopped = asyncio.current_task(), asyncio.Event()
 

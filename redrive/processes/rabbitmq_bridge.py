@@ -1,7 +1,7 @@
-"""The process of the RabbitMQ bridge: it takes messages in, and is one of the places where the sweep may run.
+"""The process of the RabbitMQ bridge: it ingests messages, and may run the sweep.
 
-Any number may run side by side: all of them take messages, one of them sweeps, and another goes on when that one dies.
-This is the composition root: `bridges` knows neither workflows nor how a worker is put together.
+Any number may run side by side: all ingest, one sweeps, and another takes over if that one dies. This is the
+composition root: `bridges` knows neither workflows nor how a worker is built.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = get_logger(__name__)
 
 TEMPORAL = "temporal"
 GAUGE_INTERVAL = 10.0
-# A sweep that somebody ended, or that the server forgot, is started again after this.
+# A sweep that was ended, or that the server forgot, is started again after this.
 ENSURE_INTERVAL = 15.0
 STOP_PATIENCE = 15.0
 
@@ -64,11 +64,11 @@ class RabbitBridge:
 
     @property
     def sweep_id(self) -> str:
-        """The id of the tenant's sweep; its task queue's name, too: only bridges to the same broker may run it."""
+        """The id of the tenant's sweep, and of its task queue: only bridges to the same broker may run it."""
         return f"{self._retry.service_name}-{self._tenant}"
 
     def sweep_worker(self, client: Client) -> Worker:
-        """Put the worker for the sweep together."""
+        """Build the worker for the sweep."""
         return Worker(
             client,
             task_queue=self.sweep_id,
@@ -84,7 +84,7 @@ class RabbitBridge:
         )
 
     async def host_sweep(self) -> None:
-        """Be a worker for the sweep, and see to it that there is one."""
+        """Run a worker for the sweep, and make sure that the sweep runs."""
         client = await connect_patiently(self._settings)
         async with self.sweep_worker(client):
             while True:
@@ -103,14 +103,14 @@ class RabbitBridge:
                 static_summary=f"sends the retries of tenant {self._tenant}",
             )
         except RPCError as error:
-            # A sweep that runs goes on without Temporal; only a change of place needs it.
+            # A running sweep continues without Temporal; only moving it to another process needs Temporal.
             self.health.down(TEMPORAL, error.message)
             log.warning("sweep.not_ensured", error=error.message)
         else:
             self.health.up(TEMPORAL)
 
     async def keep_depth(self) -> None:
-        """Count what waits, now and then."""
+        """Update the gauge of waiting messages."""
         while True:
             try:
                 self.metrics.depth(await depth(await self._database.pool(), self._tenant))
@@ -121,7 +121,7 @@ class RabbitBridge:
             await asyncio.sleep(GAUGE_INTERVAL)
 
     async def run(self, until: asyncio.Event) -> None:
-        """Run all parts until the event; what is under way is finished first. An error of any part ends it."""
+        """Run all parts until the event; work under way is finished first. An error of any part ends it."""
         ingest = asyncio.create_task(self.ingest.run())
         parts = [ingest, asyncio.create_task(self.host_sweep()), asyncio.create_task(self.keep_depth())]
         told = asyncio.create_task(until.wait())
@@ -140,7 +140,7 @@ class RabbitBridge:
 
 @contextlib.asynccontextmanager
 async def open_bridge(settings: Settings, retry: RetrySettings, tenant: str) -> AsyncIterator[tuple[RabbitBridge, int]]:
-    """Put a bridge together, with its health and metrics served; give it and its HTTP port."""
+    """Build a bridge, serve its health and metrics, and yield it with its HTTP port."""
     async with Database(database_url(settings)) as database:
         bridge = RabbitBridge(settings, retry, database, tenant)
         app = health_app(retry.service_name, bridge.health, bridge.metrics.registry)

@@ -1,4 +1,4 @@
-"""The process of a Redis bridge: settings, then connections, then one consumer. Any number may run side by side."""
+"""The process of a Redis bridge: settings, connections, one consumer. Any number may run side by side."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 @contextlib.asynccontextmanager
 async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterator[RedisBridge]:
-    """Put a bridge together; it consumes when its `run` is called."""
+    """Build a bridge; it consumes when its `run` is called."""
     stream = _stream(events.url(settings), events)
     url = database_url(settings)
     async with await _connect(settings) as redrive, Database(url) as database:
@@ -50,7 +50,7 @@ def _stream(url: str, events: EventSettings) -> EventStream:
 
 
 async def _connect(settings: Settings) -> Redrive:
-    """Wait for Temporal: a bridge that starts before it, or while it restarts, has nothing better to do."""
+    """Wait for Temporal: a bridge may start before it, or while it restarts."""
     while True:
         try:
             return await Redrive.connect(settings)

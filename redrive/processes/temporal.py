@@ -1,4 +1,4 @@
-"""What every program does the same way with Temporal: wait for it, and run workflows."""
+"""What every program does with Temporal: wait for it, and run workflows."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ CONNECT_INTERVAL = 2.0
 
 
 def workflow_runner() -> WorkflowRunner:
-    """Return what workflows run in here, and stored histories are replayed in."""
-    # Temporal's sandbox would load the workflow's file anew for each run, a fifth of what a run costs the worker.
-    # What it guards against is held by tests: what workflow files may import, and the replay of stored histories.
+    """Return the workflow runner, for workers and for the replay of stored histories."""
+    # Temporal's sandbox would load the workflow's file again for each run, a fifth of a run's cost on the worker.
+    # Tests replace its protection: what workflow files may import, and the replay of stored histories.
     return UnsandboxedWorkflowRunner()
 
 
 async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
-    """Wait for Temporal: a worker that starts before it, or while it restarts, has nothing better to do."""
+    """Wait for Temporal: a worker may start before it, or while it restarts."""
     while True:
         try:
             return await connect_temporal(settings, runtime)
@@ -35,11 +35,11 @@ async def connect_patiently(settings: Settings, runtime: Runtime | None = None) 
 
 
 def core_logging() -> LoggingConfig:
-    """Return how the native part of Temporal's SDK logs: through here, because it tells of inputs that do not fit."""
+    """Return how the native part of Temporal's SDK logs: through us, because it logs inputs that do not fit."""
     forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False)
     return LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
 
 
 def log_through_us() -> None:
-    """Have Temporal's SDK log through here. Before anything connects: it takes the first runtime for good."""
+    """Make Temporal's SDK log through us. Before anything connects: it keeps the first runtime."""
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=core_logging())), error_if_already_set=False)

@@ -1,1 +1,1 @@
-"""Taking secrets out of texts and documents before they are stored, logged, shown or sent. Pure."""
+"""Redaction: removes secrets from texts and documents before they are stored, logged, shown or sent. Pure."""

@@ -7,12 +7,12 @@ SHORTEST: Final = 13
 LONGEST: Final = 19
 _LEAST: Final = 10 ** (SHORTEST - 1)
 _MOST: Final = 10**LONGEST
-# A single digit or two between separators are a date or a count, and no group of a card.
+# One or two digits between separators are a date or a count, not a group of a card.
 _SHORTEST_GROUP: Final = 3
 _RUN: Final = re.compile(rb"[0-9]++(?:[ .-][0-9]++)*+")
 _GROUP: Final = re.compile(rb"[0-9]++")
 _FRACTION: Final = re.compile(rb"[0-9]\.$")
-# So many groups are read of one run; there is no card with as many as a tenth of them.
+# The maximum number of groups that are read of one run; no card has a tenth as many.
 _MOST_GROUPS: Final = 2_000
 _DOUBLED: Final = bytes.maketrans(b"0123456789", bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
 _SINGLE: Final = bytes.maketrans(b"0123456789", bytes(range(10)))
@@ -79,7 +79,7 @@ def _last_group(text: bytes, groups: list[tuple[int, int]], first: int) -> int |
         if end - start < _SHORTEST_GROUP or end - start + len(digits) > LONGEST:
             break
         digits += text[start:end]
-        # A group of its own after a point is the fraction of a number: 0.4111111111111111.
+        # A separate group after a point is the fraction of a number: 0.4111111111111111.
         is_fraction = index == first and _FRACTION.search(text, max(0, start - 2), start)
         if len(digits) >= SHORTEST and not is_fraction and _passes_luhn(digits):
             found = index

@@ -1,7 +1,7 @@
-"""Taking secrets out of a JSON document. Pure.
+"""Redaction of a JSON document. Pure.
 
-The document is copied with tight loops, and its texts are set aside. They are searched as one for places to look at;
-only texts that have one are looked at. So a document of many small things costs about as much as one large text.
+The document is copied in tight loops, and its texts are collected. They are searched as one for suspicious places; only
+texts with such a place are examined. So a document of many small values costs about as much as one large text.
 """
 
 import bisect
@@ -23,7 +23,7 @@ _NUMBERS: Final = frozenset({int, float})
 _CONTAINERS: Final = frozenset({dict, list})
 _MANY_KINDS: Final = frozenset({object})
 _FEW: Final = 8
-# Documents with more than this were made to cost time, or are too large to read: what comes after it is hidden.
+# Documents with more than this were made to cost time, or are too large to read: the rest is hidden.
 _MOST_PLACES: Final = 1_500
 _MOST_CONTAINERS: Final = 20_000
 
@@ -37,7 +37,7 @@ _NAMED: Final = _spellings(*NAMED)
 
 
 class DocumentRedaction:
-    """One document that is redacted, once. `text` takes the secrets out of one text, within an effort."""
+    """The redaction of one document, used once. `text` removes the secrets of one text, within an effort."""
 
     def __init__(self, scanner: Scanner, names: Names, text: Callable[[str, Effort], str]) -> None:
         self._scanner = scanner
@@ -46,7 +46,7 @@ class DocumentRedaction:
         self._effort = Effort(_MOST_PLACES)
         self._containers = 0
         self._texts: list[str] = []
-        # Where each text stands: what holds it, and its name or number there.
+        # The position of each text: its container, and its name or index there.
         self._holders: list[Any] = []
         self._places: list[Any] = []
         self._objects: list[dict[Any, Any]] = []
@@ -55,7 +55,7 @@ class DocumentRedaction:
         self._telling: dict[str, bool] = {}
 
     def redacted(self, value: Any) -> Any:
-        """Return the document without the secrets in it."""
+        """Return the document without its secrets."""
         holder = [value]
         self._copy([value], holder)
         self._redact_texts()
@@ -67,7 +67,7 @@ class DocumentRedaction:
         return holder[0]
 
     def _copy(self, source: Any, copy: Any) -> None:
-        """Copy objects and lists, and note each text with its place."""
+        """Copy objects and lists, and collect each text with its position."""
         pending = [(source, copy, 0)]
         while pending:
             source, copy, depth = pending.pop()
@@ -89,7 +89,7 @@ class DocumentRedaction:
                         pending.append((item, inner, depth + 1))
 
     def _is_of_one_kind(self, copy: list[Any]) -> bool:
-        """Take a list of texts, or of small numbers, at once: there may be a hundred thousand of them."""
+        """Handle a list of texts, or of small numbers, at once: there may be a hundred thousand of them."""
         kinds = set(map(type, copy)) if len(copy) > _FEW else _MANY_KINDS
         if kinds == {str}:
             self._texts += copy
@@ -107,7 +107,7 @@ class DocumentRedaction:
             self._options.append((holder, place))
 
     def _inner(self, item: Any, holder: Any, place: Any, depth: int) -> Any:
-        """Return a copy of an object or a list; of anything else that is no JSON, its text."""
+        """Return a copy of an object or a list; for anything else that is not JSON, its text."""
         if isinstance(item, dict | list | tuple | set | frozenset):
             self._containers += 1
             if depth > DEPTH_LIMIT or self._containers > _MOST_CONTAINERS:
@@ -137,7 +137,7 @@ class DocumentRedaction:
                 self._telling[shown] = self._is_secret_name(shown)
 
     def _to_look_at(self, texts: list[str]) -> Iterator[int]:
-        """Go through the texts that hold anything that a secret can begin with."""
+        """Iterate over the texts that contain anything that a secret can begin with."""
         joined = _SEPARATOR.join(texts).encode("ascii", "replace").lower() + b"\n"
         place = self._scanner.next_place(joined, 0)
         if place < 0:
@@ -164,13 +164,13 @@ class DocumentRedaction:
                 pair[1] = _hidden(pair[1], Sensitivity.ALL)
 
     def _hide_argument(self, items: list[Any], index: int) -> None:
-        """Hide what follows an option of a command line: `["--password", ...]`, `["-u", "user:..."]`."""
+        """Hide the argument of a command line option: `["--password", ...]`, `["-u", "user:..."]`."""
         option, argument = items[index], items[index + 1] if index + 1 < len(items) else None
         if type(argument) is str:
             items[index + 1] = argument_of(option, argument, is_secret=self._telling.get(option, False))
 
     def _redact_members(self) -> None:
-        """Hide what stands under sensitive names, and show no name that is a secret itself."""
+        """Hide values under sensitive names, and names that are secrets themselves."""
         names = list(set().union(*self._objects))
         known = [name if type(name) is str else str(name) for name in names]
         judged = {name: (text, Sensitivity.NONE) for name, text in zip(names, known, strict=True) if name is not text}
@@ -195,7 +195,7 @@ def _rewrite(members: dict[Any, Any], judged: dict[Any, tuple[str, Sensitivity]]
 
 
 def _hidden(item: Any, sensitivity: Sensitivity) -> Any:
-    """Hide a member; None and booleans say whether there is a secret, not what it is."""
+    """Hide a member; None and booleans only say whether there is a secret."""
     if sensitivity is Sensitivity.NONE or type(item) in _NO_SECRETS:
         return item
     return item if sensitivity is Sensitivity.TEXT and type(item) in _NUMBERS else MARK

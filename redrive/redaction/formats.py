@@ -1,7 +1,7 @@
-"""Secrets that are known by their shape: keys and tokens of clouds, forges and services, and our own. Data.
+"""Secrets that are recognised by their shape: keys and tokens of clouds, forges and services, and our own. Data.
 
-Each begins with a literal that is rare elsewhere; the scanner looks for the literals, all at once, and then for the
-rest of the one it found. The rest is written so that it fails after a bounded number of characters, or not at all.
+Each begins with a literal that is rare elsewhere; the scanner searches for all literals at once, and then matches the
+rest of the one it found. That match fails after a bounded number of characters, or not at all.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ _ALNUM: Final = r"[A-Za-z0-9]"
 _HEX: Final = r"[0-9a-fA-F]"
 
 FORMATS: Final[dict[str, str]] = {
-    # Our own: API tokens and the secret of a link to sign in with.
+    # Our own: API tokens and the secrets of sign-in links.
     "rdt_": rf"{_WORD}{{16,}}+",
     "/sign-in/link/": rf"{_WORD}{{8,}}+",
     # Clouds.
@@ -28,7 +28,7 @@ FORMATS: Final[dict[str, str]] = {
     "dor_v1_": rf"{_HEX}{{40,}}+",
     "HRKU-": rf"{_WORD}{{20,}}+",
     "tskey-": rf"{_WORD}{{16,}}+",
-    # Forges, registries and what builds code.
+    # Forges, registries and build services.
     **dict.fromkeys(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), rf"{_ALNUM}{{20,}}+"),
     "github_pat_": r"[A-Za-z0-9_]{20,}+",
     **dict.fromkeys(
@@ -86,7 +86,7 @@ FORMATS: Final[dict[str, str]] = {
     "r8_": rf"{_ALNUM}{{30,}}+",
     "pplx-": rf"{_ALNUM}{{30,}}+",
     "xai-": rf"{_ALNUM}{{40,}}+",
-    # Data and what watches it.
+    # Data and monitoring.
     "dapi": rf"{_HEX}{{32}}",
     "glsa_": rf"{_WORD}{{30,}}+",
     "glc_": r"[A-Za-z0-9+/=]{30,}+",

@@ -1,11 +1,11 @@
-"""Names that secrets stand under: `db_password`, `X-Api-Key`, `--token`. Pure."""
+"""Names of secrets: `db_password`, `X-Api-Key`, `--token`. Pure."""
 
 import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
-# Sensitive wherever they stand in a name: db_password, passwordHash, X-Api-Key.
+# Sensitive anywhere in a name: db_password, passwordHash, X-Api-Key.
 ANYWHERE: Final = (
     "pass word", "passwd", "pass phrase", "pass code", "secret", "api key", "authorization", "cookie", "private key",
     "access key", "account key", "shared key", "master key", "ssh key", "credential", "card number", "credit card",
@@ -14,27 +14,27 @@ ANYWHERE: Final = (
 )  # fmt: skip
 # Sensitive at the end of a name: access_token, but not token_count.
 AT_END: Final = ("token", "jwt", "signature", "client assertion")
-# Sensitive at the end of a name unless a number stands there: refresh_tokens, but not max_tokens: 512.
+# Sensitive at the end of a name unless the value is a number: refresh_tokens, but not max_tokens: 512.
 PLURAL: Final = ("tokens", "jwts")
 _COUNTED: Final = frozenset({"max", "min", "num", "total", "used", "prompt", "completion", "input", "output", "cached"})
-# Sensitive as a word of their own: card.cvv, but not "session".
+# Sensitive as a separate word: card.cvv, but not "session".
 AS_WORD: Final = ("auth", "cvv", "cvv2", "cvc", "cvn", "ssn", "pwd", "pw", "otp", "totp", "dsn")
 # Sensitive as the last word: db_pass and user.pin, but not pass_count.
 LAST_WORD: Final = ("pass", "pin", "sig", "hmac")
-# The value of these goes to the end of its line: `Cookie: a=1; b=2`.
+# Their value extends to the end of the line: `Cookie: a=1; b=2`.
 WHOLE_LINE: Final = ("authorization", "cookie")
 
-# A member that names, beside one that holds what is named: {"name": "DB_PASSWORD", "value": ...}.
+# A member with a name, next to one with its value: {"name": "DB_PASSWORD", "value": ...}.
 NAMING: Final = ("name", "key", "field", "header", "variable", "parameter", "property", "option", "attribute")
 NAMED: Final = ("value", "values", "val", "content", "default", "data")
 
 _WORD_BREAK: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-# Longer texts are no names.
+# Longer texts are not names.
 LONGEST_NAME: Final = 128
 
 
 class Sensitivity(Enum):
-    """What a name says about what stands under it."""
+    """What a name says about its value."""
 
     NONE = "nothing"
     TEXT = "secret unless it is a number"
@@ -58,9 +58,9 @@ class Names:
         self._extra = frozenset(plain(name) for name in self.extra)
 
     def judge(self, name: str) -> Sensitivity:
-        """Tell whether what stands under this name is secret."""
+        """Tell whether the value under this name is secret."""
         if len(name) > LONGEST_NAME:
-            # A name is read to its end: that is where the telling word of a long one stands.
+            # A name is read to its end: that is where a long one has its significant word.
             name = name[-LONGEST_NAME:]
         short = plain(name)
         words = [word.lower() for word in _WORD_BREAK.split(name) if word]

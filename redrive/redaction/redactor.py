@@ -1,10 +1,10 @@
-"""Taking secrets out of text and JSON before they are stored, logged or raised. Pure.
+"""Redaction of text and JSON before they are stored, logged or raised. Pure.
 
-A secret is known by the name it stands under (`password`, `api_key`, ...), by its shape (a bearer token, a JWT, a card
-number, a private key, a password in a URL), or because it is one of our own. Where two readings of a text differ, the
-safe one wins: a word too many is redacted. Redacting twice is the same as redacting once.
+A secret is recognised by its name (`password`, `api_key`, ...), by its shape (a bearer token, a JWT, a card number, a
+private key, a password in a URL), or because it is one of our own. Where a text is ambiguous, too much is redacted
+rather than too little. Redacting twice gives the same result as redacting once.
 
-The cost is linear in the size of what is redacted, whatever it holds: see `secret_scan`.
+The cost is linear in the size of the input, whatever it holds: see `scan`.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from redrive.redaction.scan import MARK, MOST_PLACES, Effort, Scanner, Span
 
 __all__ = ["INLINE", "MARGIN", "MARK", "Redactor"]
 
-# So much is read beyond what is kept of a text: a secret that begins in it is seen whole, and hidden.
+# Read this far beyond what is kept of a text: a secret that begins in it is seen whole, and hidden.
 MARGIN: Final = 4_096
-# What is larger is redacted in a thread: its time is not the event loop's.
+# Larger values are redacted in a thread, so that the event loop is not blocked.
 INLINE: Final = 32 * 1024
-# One pass can uncover what the next one finds, such as a name before a mark. What is not done by then is hidden whole.
+# One pass can uncover what the next one finds, such as a name before a mark. What remains after these is hidden whole.
 _MOST_PASSES: Final = 4
-# A shorter one would stand in too many words.
+# A shorter one would occur in too many words.
 _SHORTEST_OWN: Final = 6
 
 
@@ -43,13 +43,13 @@ class Redactor:
         self._scanner = Scanner(self._names, {written for secret in known for written in _ways_to_write(secret)})
 
     def text(self, text: str) -> str:
-        """Return the text without the secrets in it."""
+        """Return the text without its secrets."""
         return self._text(text, Effort(MOST_PLACES * _MOST_PASSES))
 
     def beginning(self, text: str, limit: int, *, is_cut: bool = False) -> str:
         """Return the first characters of a text without its secrets, none of which the limit can cut in two.
 
-        A text that `is_cut` already should have `MARGIN` characters more than are kept.
+        A text that already `is_cut` should have `MARGIN` characters more than are kept.
         """
         redacted = self.text(text[: limit + MARGIN])
         # What was cut in two is at the end of what was read, and shorter than the margin.
@@ -62,11 +62,11 @@ class Redactor:
         return redacted[-limit:] if len(text) <= limit + MARGIN else redacted[MARGIN:][-limit:]
 
     def spans(self, text: str) -> list[Span]:
-        """Return where the secrets of a text are, in order and apart."""
+        """Return the spans of a text's secrets, in order and without overlap."""
         return _apart(self._scanner.spans(text, Effort()))
 
     def value(self, value: Any) -> Any:
-        """Return the JSON value without the secrets in it. What is not JSON becomes its redacted text."""
+        """Return the JSON value without its secrets. What is not JSON becomes its redacted text."""
         if type(value) is str:
             return self.text(value)
         return DocumentRedaction(self._scanner, self._names, self._text).redacted(value)
@@ -76,12 +76,12 @@ class Redactor:
         return await asyncio.to_thread(self.value, value) if _size(value) > INLINE else self.value(value)
 
     def is_sensitive(self, key: str) -> bool:
-        """Tell whether what stands under this name is secret, whatever it is."""
+        """Tell whether any value under this name is secret."""
         return self._names.judge(key) is Sensitivity.ALL
 
     def _text(self, text: str, effort: Effort) -> str:
         for _ in range(_MOST_PASSES):
-            # Each pass has an effort of its own: what was redacted costs no more than before, and stays as it is.
+            # Each pass has its own effort: redacted parts cost no more than before, and stay unchanged.
             own = Effort(max(0, min(MOST_PLACES, effort.places)))
             available = own.places
             redacted = _replaced(text, _apart(self._scanner.spans(text, own)))
@@ -97,7 +97,7 @@ def _ways_to_write(secret: str) -> set[str]:
 
 
 def _apart(spans: list[Span]) -> list[Span]:
-    """Return the spans in order, with those that overlap as one."""
+    """Return the spans in order, with overlapping ones merged."""
     apart: list[Span] = []
     for span in sorted(spans):
         if apart and span.start < apart[-1].end:

@@ -1,9 +1,9 @@
-"""Where the secrets of a text are. Pure, and linear in the length of the text, whatever it holds.
+"""Finds the secrets of a text. Pure, and linear in the length of the text, whatever it holds.
 
 Two stages. RE2, an automaton that reads each character once, finds what a secret can begin with: a name (`password`),
-the beginning of a known format (`ghp_`), digits enough for a card. At such a place a rule looks at what follows: it
-hides it, and the search goes on behind it, or it gives up after a bounded number of characters. The number of places
-is bounded also: of a text with more of them, the rest is hidden unread.
+the beginning of a known format (`ghp_`), digits enough for a card. At such a place a rule examines what follows: it
+hides it, and the search continues after it, or it gives up after a bounded number of characters. The number of places
+is also bounded: in a text with more of them, the rest is hidden unread.
 """
 
 import re
@@ -31,31 +31,31 @@ from redrive.redaction.names import (
 
 MARK: Final = "[redacted]"
 _MARK: Final = MARK.encode()
-# How many places of a text are looked at. A page of a log has a handful; what has thousands was made to cost time.
+# The maximum number of places examined. A page of a log has a handful; a text with thousands was made to cost time.
 MOST_PLACES: Final = 1_500
 
 
 class Span(NamedTuple):
-    """What is hidden: from the first character to the one before the last."""
+    """What is hidden: from `start` to before `end`."""
 
     start: int
     end: int
 
 
 class Effort:
-    """What may still be spent on a text, or on all texts of a document."""
+    """The remaining budget for a text, or for all texts of a document."""
 
     def __init__(self, places: int = MOST_PLACES) -> None:
         self.places = places
 
     def spend(self, places: int = 1) -> bool:
-        """Take some, and tell whether there was enough."""
+        """Take some, and return whether there was enough."""
         self.places -= places
         return self.places >= 0
 
 
 class Page:
-    """A text as the rules read it: one ASCII byte for each character, as it is and in lower case."""
+    """A text as the rules read it: one ASCII byte for each character, in original and in lower case."""
 
     def __init__(self, text: str) -> None:
         # The line break lets a name at the very end be seen as a whole word.
@@ -65,7 +65,7 @@ class Page:
         self._ahead: dict[bytes, int] = {}
 
     def find(self, literal: bytes, position: int) -> int:
-        """Return where a literal comes next, or the end. Asked for ever later positions, it reads each byte once."""
+        """Return the next position of a literal, or the end. For increasing positions it reads each byte once."""
         found = self._ahead.get(literal, -1)
         if found < position:
             found = self.low.find(literal, position)
@@ -81,7 +81,7 @@ _SPACE: Final = rb"(?:[ \t]{0,8}(?:\r?\n|\\{1,64}+n)[ \t]{0,40}(?=\\{0,64}+[\"']
 _ASSIGNED: Final = rb"(?:" + _QUOTE + rb")?\]?[ \t]{0,8}(?:=>|:=|==|[:=]|%3[ad])" + _SPACE
 _TAIL_ASSIGNED: Final = re.compile(_TAIL + _ASSIGNED)
 _BARE_ASSIGNED: Final = re.compile(_ASSIGNED)
-# A backslash protects the quote after it, but inside escaped JSON a value ends at the next quote.
+# A backslash escapes the quote after it, but inside escaped JSON a value ends at the next quote.
 _QUOTED: Final = re.compile(
     rb"((?:\\{0,64}+\"){3})[^\0]{0,4096}?(?:\\{0,64}+\"){3}|[bruf]{0,2}(?:(\\{1,64}+\")[^\"\n]*+\"?|(\\{1,64}+')[^'\n]*+'?"
     rb"|(\")(?:[^\"\\\n]|\\.)*+\"?|(')(?:[^'\\\n]|\\.)*+'?|(`)[^`\n]*+`?)"
@@ -138,7 +138,7 @@ _IDENTIFIED: Final = re.compile(
 _MYSQL: Final = re.compile(
     rb"(?:mysql|mysqldump|mysqladmin|mariadb|sshpass)\b[^\n|;]{0,200}? -p(?P<value>[^\s\"'-][^\s]*+)"
 )
-# Pydantic shows what was sent without the name that it is secret by.
+# Pydantic shows what was sent without the name that marks it as secret.
 _SENT: Final = re.compile(rb"input_value=(?P<value>[^\n]*?)(?=, input_type=|\n|$)")
 _TWILIO: Final = re.compile(rb"(?<![A-Za-z0-9])SK[0-9a-f]{32}(?![A-Za-z0-9])")
 
@@ -149,7 +149,7 @@ _SEPARATORS: Final = b" _.-"
 
 
 def hidden(page: Page, start: int, *, line: bool = False) -> Span | None:
-    """Return what stands at the place of a value: quoted, in brackets, a block of lines, or up to the next space."""
+    """Return the value at this position: quoted, in brackets, a block of lines, or up to the next space."""
     low = page.low
     quoted = _QUOTED.match(low, start)
     if quoted:
@@ -209,12 +209,12 @@ class Scanner:
         )
 
     def next_place(self, text: bytes, position: int) -> int:
-        """Return where the next place is that has to be looked at, in a text in lower case; -1 for none."""
+        """Return the next position that must be examined, in a lower-case text; -1 for none."""
         found = self._begins.search(text, position)
         return found.start() if found else -1
 
     def spans(self, text: str, effort: Effort) -> list[Span]:
-        """Return what is to be hidden, in order."""
+        """Return the spans to hide, in order."""
         page, position, spans = Page(text), 0, list[Span]()
         while found := self._begins.search(page.low, position):
             start, end = found.span()
@@ -262,7 +262,7 @@ class Scanner:
         self._rules.setdefault(literal.encode("ascii", "replace"), []).append(rule)
 
     def _rules_in_order(self) -> list[str]:
-        """Return patterns of all literals, the longest first; one that begins another has the other's rules as well."""
+        """Return patterns of all literals, longest first; a prefix of another literal also has the other's rules."""
         literals = sorted(self._rules, key=len, reverse=True)
         for literal in literals:
             self._rules[literal] = [
@@ -320,7 +320,7 @@ class Scanner:
 
 
 class _NameRule:
-    """Hide what stands after a name: `a=b`, `a: b`, `"a": "b"`, `--a b`, `<a>b</a>`, `"name": "a", "value": "b"`."""
+    """Hide what follows a name: `a=b`, `a: b`, `"a": "b"`, `--a b`, `<a>b</a>`, `"name": "a", "value": "b"`."""
 
     def __init__(
         self,
@@ -420,7 +420,7 @@ def _pem(page: Page, start: int, _end: int) -> Span | None:
 
 
 def _pem_end(page: Page, start: int, _end: int) -> Span | None:
-    """Hide what comes before the end of a key whose beginning was cut off."""
+    """Hide what precedes the end of a key whose beginning was cut off."""
     closing = _PEM_END.match(page.low, start)
     return Span(max(0, start - _LONGEST_PEM), closing.end()) if closing else None
 
@@ -431,7 +431,7 @@ def _scheme(page: Page, start: int, _end: int) -> Span | None:
     found = _SCHEME.match(page.low, start)
     if found is None or found["value"]:
         return _value_of(found)
-    # "basic knowledge" is no secret: what is encoded has capitals or digits in it.
+    # "basic knowledge" is no secret: encoded credentials have capitals or digits.
     is_code = _LIKE_CODE.match(page.plain, found.start("code"), found.end("code"))
     return _value_of(found, "code") if is_code else None
 
@@ -464,7 +464,7 @@ def _is_port(value: bytes) -> bool:
 
 
 def argument_of(option: str, argument: str, *, is_secret: bool) -> str:
-    """Return the argument that follows an option of a command line, without its secret."""
+    """Return the argument of a command line option, without its secret."""
     if is_secret:
         return argument if argument.startswith("-") else MARK
     line = Page(f"{option} {argument}")

@@ -1,1 +1,1 @@
-"""Postgres: connections, migrations, and one module of queries per table family. Knows nothing of Temporal."""
+"""Postgres: migrations, and one package of queries per table family. Knows nothing of Temporal."""

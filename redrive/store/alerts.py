@@ -1,4 +1,4 @@
-"""Alerts: one for all failures that look alike within a time; those that it held back are told at the end of it."""
+"""Alerts: one for all similar failures within a window; suppressed failures are reported at its end."""
 
 from datetime import datetime
 from typing import Final
@@ -13,7 +13,7 @@ _TOLD: Final = "SELECT told FROM alerts WHERE tenant = $1 AND fingerprint = $2 A
 
 
 async def last_sent(pool: Pool, tenant: str, fingerprint: str) -> datetime | None:
-    """Return when failures that look like this were told of last."""
+    """Return when an alert on failures like this was last sent."""
     async with transaction(pool, tenant) as connection:
         moment: datetime | None = await connection.fetchval(
             "SELECT sent_at FROM alerts WHERE tenant = $1 AND fingerprint = $2", tenant, fingerprint
@@ -22,9 +22,9 @@ async def last_sent(pool: Pool, tenant: str, fingerprint: str) -> datetime | Non
 
 
 async def take_held_back(pool: Pool, tenant: str, fingerprint: str, since: datetime) -> int:
-    """Return how many failures the alert of that moment held back; they count as told now. Asked again: the same.
+    """Return how many failures the alert of that moment suppressed; they count as reported now. Repeatable.
 
-    0 when another alert has told of them already.
+    0 if another alert has already reported them.
     """
     async with transaction(pool, tenant) as connection:
         await connection.execute(_TAKE, tenant, fingerprint, since)

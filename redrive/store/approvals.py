@@ -1,4 +1,4 @@
-"""Plans that another person has to approve, of edits and bulk operations: asked for, approved, used, in an hour."""
+"""Plans that another person must approve, of edits and bulk operations: asked for, approved, used, within an hour."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ _COLUMNS: Final = """
     tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_person, requested_at, expires_at,
     approved_by, approval_reason, approved_at, used_for
 """
-# A request that ran out is made anew; one that waits stays as it is.
+# An expired request is made again; one that waits stays unchanged.
 _ASK: Final = f"""
     INSERT INTO approvals AS known (tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_person)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -50,7 +50,7 @@ _APPROVE: Final = f"""
 
 
 class Approval(Record):
-    """A plan that waits for another pair of eyes, or has met them. What it would do is redacted."""
+    """A plan that waits for a second approver, or has one. What it would do is redacted."""
 
     tenant: str
     plan_hash: str
@@ -69,7 +69,7 @@ class Approval(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """Somebody who asks for the approval of a plan, which is given redacted."""
+    """A request for the approval of a plan, which is given redacted."""
 
     about: LetterId | PlanRef
     plan_hash: str
@@ -81,7 +81,7 @@ class Asking:
 
 @dataclass(frozen=True, kw_only=True)
 class Yes:
-    """Somebody who approves a plan."""
+    """A person's approval of a plan."""
 
     approved_by: str
     person: str
@@ -89,13 +89,13 @@ class Yes:
 
 
 async def use_approval(connection: Connection, tenant: str, plan_hash: str, used_for: str) -> str | None:
-    """Use an approval for an order, and return who gave it; None when there is none to use."""
+    """Use an approval for a command, and return who gave it; None if there is none to use."""
     by: str | None = await connection.fetchval(_USE, tenant, clean(plan_hash), clean(used_for))
     return by
 
 
 async def is_held(connection: Connection, tenant: str, plan_hash: str) -> bool:
-    """Tell whether somebody was told to wait for the approval of a plan: nobody else may then do without it."""
+    """Tell whether somebody was told to wait for the approval of a plan: nobody may then proceed without it."""
     held: bool = await connection.fetchval(_HELD, tenant, clean(plan_hash))
     return held
 
@@ -128,7 +128,7 @@ async def ask_approval(pool: Pool, asking: Asking) -> None:
 
 
 async def approve(pool: Pool, tenant: str, plan_hash: str, yes: Yes) -> Approval:
-    """Approve a plan that waits, or raise. One that was approved before stays as it is."""
+    """Approve a plan that waits, or raise. One that was already approved stays unchanged."""
     async with transaction(pool, tenant) as connection:
         known = await connection.fetchrow(_LOCK, tenant, clean(plan_hash))
         if known is None or not known["in_time"]:
@@ -162,7 +162,7 @@ def not_found(plan_hash: str) -> ApprovalNotFound:
 
 
 async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approval:
-    """Return one, whether it waits or is over, or raise."""
+    """Return one, whether it waits or has expired, or raise."""
     found = await _fetch(pool, tenant, "WHERE plan_hash = $1", clean(plan_hash))
     if not found:
         raise not_found(plan_hash)
@@ -170,7 +170,7 @@ async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approv
 
 
 async def list_approvals(pool: Pool, tenant: str | None) -> list[Approval]:
-    """Return those whose hour is not over, the newest first."""
+    """Return those that have not expired, the newest first."""
     return await _fetch(pool, tenant, "WHERE expires_at > now() ORDER BY requested_at DESC LIMIT 200")
 
 
@@ -199,13 +199,13 @@ class PlanWaits(ApprovalNeeded):
 
 
 async def use_plan_approval(connection: Connection, start: BulkStart, plan: BulkPlan) -> None:
-    """Use up the approval of a plan, or refuse."""
+    """Use the approval of a plan, or refuse."""
     if await use_approval(connection, start.order.tenant, start.plan_hash, start.bulk_id) is None:
         raise PlanWaits(start, plan)
 
 
 async def ask_plan_approval(pool: Pool, start: BulkStart, plan: dict[str, Any]) -> None:
-    """Have a plan, which is given redacted, wait for somebody else."""
+    """Let a plan, which is given redacted, wait for a second approver."""
     asking = Asking(
         about=PlanRef(start.order.tenant),
         plan_hash=start.plan_hash,

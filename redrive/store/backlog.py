@@ -1,4 +1,4 @@
-"""How many dead letters and retries there are, over all tenants: for gauges."""
+"""The numbers of dead letters and retries over all tenants, for gauges."""
 
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ _RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
 
 
 class Stock(NamedTuple):
-    """The dead letters by status, the age of the oldest open one, and the steps that are tried again."""
+    """The dead letters by status, the age of the oldest open one, and the steps in retry."""
 
     letters: dict[str, int]
     oldest: timedelta
@@ -22,7 +22,7 @@ class Stock(NamedTuple):
 
 
 async def stock(pool: Pool) -> Stock:
-    """Return what there is."""
+    """Return the backlog."""
     async with reading(pool, None) as connection:
         rows = await connection.fetch(_COUNTS)
         oldest: timedelta = await connection.fetchval(_OLDEST)

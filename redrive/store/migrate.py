@@ -1,7 +1,7 @@
 """Migrations: plain SQL files, applied in order, once each, by one process at a time.
 
-A file that was applied must never change: its checksum is kept. A migration that the database has and this code does
-not know is fine: old processes run beside new ones while a release rolls out.
+An applied file must never change: its checksum is kept. A migration that the database has and this code does not know
+is fine: old processes run beside new ones while a release rolls out.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _BOOKKEEPING: Final = """
 
 
 class MigrationError(RedriveError):
-    """A migration cannot be applied; the database is as it was before that migration."""
+    """A migration cannot be applied; the database is in the state before that migration."""
 
     code = "migration_error"
 
@@ -38,7 +38,7 @@ async def migrate(database_url: str, directory: Path = MIGRATIONS) -> list[str]:
     migrations = _read(directory)
     connection = await connect(database_url)
     try:
-        # The lock is the session's: it is given back by closing the connection, also when this process is killed.
+        # The lock belongs to the session: closing the connection releases it, even if this process is killed.
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
         return await _apply_missing(connection, migrations)
     finally:

@@ -1,4 +1,4 @@
-"""The way out of quarantine: an owner says whose a message is, and from then on it is that tenant's."""
+"""The way out of quarantine: an owner assigns a message to a tenant."""
 
 import re
 from typing import Final
@@ -16,12 +16,12 @@ NEEDS_TENANT: Final = "it is in quarantine: name the tenant whose it is (assign_
 
 
 async def assign_dead_event(pool: Pool, dead_id: str, tenant: str, order: Replay | Discard) -> None:
-    """Give a dead event to a tenant. One that is not in quarantine any more, or not pending, stays where it is."""
+    """Assign a dead event to a tenant. One that is no longer in quarantine, or not pending, stays where it is."""
     await _assign(pool, "SELECT assign_dead_event($1, $2, $3, $4, $5)", clean(dead_id), tenant, order)
 
 
 async def assign_dead_message(pool: Pool, message_id: UUID, tenant: str, order: Replay | Discard) -> None:
-    """Give a dead message to a tenant. One that is not in quarantine any more, or not pending, stays where it is."""
+    """Assign a dead message to a tenant. One that is no longer in quarantine, or not pending, stays where it is."""
     try:
         await _assign(pool, "SELECT assign_dead_message($1, $2, $3, $4, $5)", message_id, tenant, order)
     except asyncpg.UniqueViolationError:
@@ -35,7 +35,7 @@ async def _assign(pool: Pool, statement: str, about: str | UUID, tenant: str, or
 
 
 def check_assignment(owner: str, assign_to: str | None) -> bool:
-    """Tell whether a record has to be assigned before it is replayed, or refuse what cannot be meant."""
+    """Tell whether a record must be assigned before it is replayed, or refuse an impossible assignment."""
     if owner == QUARANTINE:
         if assign_to is None:
             raise InvalidInput(NEEDS_TENANT)

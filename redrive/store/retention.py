@@ -1,4 +1,4 @@
-"""Deleting what is over and old, in small batches. What is open is out of reach: the database's functions see to it."""
+"""Deletes old closed records in small batches. The database's functions protect open ones."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ class Purged:
 
 
 class AuditNotWhole(RedriveError):
-    """An audit log that was changed is not cut: the cut would do away with the traces of that."""
+    """An audit log that was changed is not cut: the cut would destroy the evidence."""
 
     code = "audit_broken"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Purge:
-    """What to purge: whose, how old, by whom; `dry_run` counts only."""
+    """What to purge: which tenant, how old, by whom; `dry_run` counts only."""
 
     keep: RetentionSettings
     who: str
@@ -50,14 +50,14 @@ class Purge:
 
 
 async def tenants(pool: Pool) -> list[str]:
-    """Return all tenants that have rows. Owners' own audit log belongs to none of them."""
+    """Return all tenants that have rows. The owners' own audit log belongs to none of them."""
     async with reading(pool, None) as connection:
         rows = await connection.fetch("SELECT DISTINCT * FROM tenants_with_rows() AS tenant ORDER BY tenant")
     return [row["tenant"] for row in rows if row["tenant"] != "*"]
 
 
 async def purge_tenant(pool: Pool, tenant: str, wish: Purge) -> AsyncIterator[Purged]:
-    """Purge a tenant batch by batch, each in a transaction of its own: it may be cut off anywhere."""
+    """Purge a tenant batch by batch, each in its own transaction: it may be interrupted anywhere."""
     now = datetime.now(UTC)
     for kind, tables in _TABLES.items():
         keep = wish.keep.of(kind)

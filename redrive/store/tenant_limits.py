@@ -1,4 +1,4 @@
-"""What a tenant uses of what it may use, counted for all consoles."""
+"""What a tenant uses of its limits, counted for all consoles."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -13,12 +13,12 @@ async def take_tokens(executor: Executor, tenant: str, kind: str, rate: float, w
 
 
 async def hold_stream(pool: Pool, tenant: str, stream: UUID, most: int, lasts: timedelta) -> bool:
-    """Open a stream, or keep it for some more time; False when the tenant has as many others as it may have."""
+    """Open a stream, or extend it; False if the tenant has reached its limit with others."""
     held: bool = await pool.fetchval("SELECT redrive.hold_stream($1, $2, $3, $4)", tenant, stream, most, lasts)
     return held
 
 
 async def release_stream(pool: Pool, tenant: str, stream: UUID) -> None:
-    """Give a stream's place to the next."""
+    """Release a stream's place."""
     async with transaction(pool, tenant) as connection:
         await connection.execute("DELETE FROM tenant_streams WHERE tenant = $1 AND id = $2", tenant, stream)

@@ -1,1 +1,1 @@
-"""The words of the `redrive` command, one file for each family."""
+"""The commands of `redrive`, one file or package for each family."""

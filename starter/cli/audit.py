@@ -28,9 +28,9 @@ app = App(name="audit", help="The audit log: read it, prove that nobody changed 
 async def verify(
     *, tenant: str | None = None, head: str | None = None, heads: Path | None = None, json: Json = False
 ) -> None:
-    """Recompute the audit log's chain of hashes. The exit code is 0 when it is whole, 1 when it was changed.
+    """Verify the audit log's chain of hashes. The exit code is 0 if it is intact, 1 if it was changed.
 
-    A head that was noted elsewhere proves that nobody rewrote the whole chain since. Workers note them every hour.
+    A head recorded elsewhere proves that nobody has rewritten the whole chain since. Workers record them every hour.
 
     **Examples**
 
@@ -43,7 +43,7 @@ async def verify(
     tenant
         Only the log of this tenant.
     head
-        A head of this tenant's log that was noted earlier, as it was printed; it needs `--tenant`.
+        An earlier head of this tenant's log, as it was printed; it needs `--tenant`.
     heads
         A file of heads that workers have written (`file` in `REDRIVE_AUDIT_ANCHOR`); all are compared.
     """
@@ -79,7 +79,7 @@ def _given_head(tenant: str | None, head: str | None) -> list[Head]:
 
 
 def _check_heads(matches: list[tuple[Head, Match]]) -> None:
-    """Raise for the first head that does not fit, and for a tenant whose heads are all older than the last cut."""
+    """Raise for the first head that does not match, and for a tenant whose heads are all older than the last cut."""
     for head, match in matches:
         if match is Match.MISSING:
             raise AuditBroken(f"the audit log of tenant {head.tenant!r} has lost its end: row {head.number} is missing")
@@ -126,12 +126,12 @@ async def list_entries(
     tenant
         Only what was done in this tenant.
     limit
-        How many at the most.
+        Maximum number of rows.
     """
     async with open_records(read_settings()) as pool:
         lines = await list_audit(pool, tenant, letter and letter_id(letter), limit)
         if letter is not None and not lines:
-            # Names an id that nobody has; a letter without a line in this tenant is an empty list.
+            # Refuse an unknown id; a dead letter without a line in this tenant is an empty list.
             await find_letter(pool, letter)
     if json:
         print_json(lines)

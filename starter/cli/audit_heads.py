@@ -9,10 +9,10 @@ from redrive.store.audit.heads import Head, read_head
 
 
 def read_heads(file: Path, tenant: str | None) -> list[Head]:
-    """Return the heads of all tenants, or of one, that a file has.
+    """Return the heads of all tenants, or of one, from a file.
 
-    Each counts: one that was noted after somebody rewrote the log fits it, and only those before it do not. A worker
-    that was killed may have left half a line at the end of the file; any other line has to be whole.
+    Each counts: a head recorded after somebody rewrote the log matches it, and only earlier ones do not. A worker that
+    was killed may have left half a line at the end of the file; any other line must be complete.
     """
     try:
         lines = file.read_text(encoding="utf-8").split("\n")

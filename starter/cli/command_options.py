@@ -1,4 +1,4 @@
-"""What all orders have in common: who gives them and why, and how the answer is shown."""
+"""What all commands to dead letters share: who gives them and why, and how the answer is shown."""
 
 import getpass
 import os
@@ -44,7 +44,7 @@ class Manner:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Giving:
-    """The options of every order that is confirmed and answered."""
+    """The options of every command that is confirmed and answered."""
 
     reason: Reason
     by: By = None
@@ -54,16 +54,16 @@ class Giving:
 
     @property
     def manner(self) -> Manner:
-        """How the order is carried out."""
+        """How the command is carried out."""
         return Manner(yes=self.yes, json=self.json)
 
     def order(self, kind: type[OrderType], **fields: Any) -> OrderType:
-        """Make the order, or say which field is wrong."""
+        """Build the command, or raise which field is wrong."""
         return made(kind, by=self.by, reason=self.reason, request_id=self.request_id, **fields)
 
 
 def asked_by(by: str | None) -> str:
-    """Return who gives an order."""
+    """Return who gives a command."""
     if by is not None:
         return by
     try:
@@ -73,7 +73,7 @@ def asked_by(by: str | None) -> str:
 
 
 def own_person() -> str:
-    """Return who answers for what is done on this command line: the account, whatever `--by` and USER say."""
+    """Return who is responsible on this command line: the account, whatever `--by` and USER say."""
     try:
         return account(pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:
@@ -81,7 +81,7 @@ def own_person() -> str:
 
 
 def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> OrderType:
-    """Make an order, or say which field is wrong."""
+    """Build a command, or raise which field is wrong."""
     try:
         return kind(request_id=request_id or new_request_id(), requested_by=asked_by(by), reason=reason, **fields)
     except ValidationError as error:
@@ -89,7 +89,7 @@ def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str 
 
 
 def finish(answer: Answer, *, json: bool) -> None:
-    """Show the answer to an order, and raise when it was refused."""
+    """Show the answer to a command, and raise if it was refused."""
     if json:
         print_json(answer)
     if not answer.accepted:

@@ -9,7 +9,7 @@ from redrive.settings import read_environment, read_settings
 async def console(*, address: str | None = None) -> None:
     """Serve the operators' API and pages until SIGTERM or Ctrl-C. Any number may run side by side.
 
-    It uses TEMPORAL_ADDRESS and DATABASE_URL; without them, the stack that `redrive up` runs in this directory. Signing
+    It uses TEMPORAL_ADDRESS and DATABASE_URL; by default, the stack that `redrive up` runs in this directory. Signing
     in takes a token: `redrive tokens create --role admin --tenant acme --name laptop`.
 
     **Example**
@@ -19,7 +19,7 @@ async def console(*, address: str | None = None) -> None:
     Parameters
     ----------
     address
-        Where to listen. Without it REDRIVE_CONSOLE_ADDRESS, or 127.0.0.1:8300.
+        Where to listen; by default REDRIVE_CONSOLE_ADDRESS, or 127.0.0.1:8300.
     """
     settings = read_settings() if address is None else read_settings(console_address=address)
     prepare(settings)

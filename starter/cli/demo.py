@@ -1,4 +1,4 @@
-"""`redrive demo`: the whole thing in under a minute."""
+"""`redrive demo`: Redrive in under a minute."""
 
 import asyncio
 import contextlib
@@ -37,26 +37,26 @@ NARROW = 120
 
 
 async def demo(*, keep: bool = False) -> int:
-    """Watch real runs on a real Temporal server: some succeed, some heal after retries, one is replayed.
+    """Watch real runs on a real Temporal server: some succeed, some succeed after retries, one is replayed.
 
-    Starts the embedded stack unless `redrive up` runs already, and a small shop that answers with 503s, a 429,
-    a hang and a 400. No retry heals the 400: the run is parked, its dead letter is shown, its input is mended and it
-    is replayed to success. Takes about ten seconds; state is kept in `.redrive/`.
+    Starts the embedded stack unless `redrive up` is running, and a small shop that answers with 503s, a 429, a hang
+    and a 400. No retry fixes the 400: the run is parked, its dead letter is shown, its input is fixed and it is
+    replayed to success. Takes about ten seconds; state is kept in `.redrive/`.
 
     **Examples**
 
     `redrive demo`
 
-    `redrive demo --keep` leaves the stack running, to look at the runs in the Temporal Web UI.
+    `redrive demo --keep` leaves the stack running, to show the runs in the Temporal Web UI.
 
     Parameters
     ----------
     keep
         Leave the stack running afterwards, until Ctrl-C.
     """
-    # The table tells the story; each failed attempt as a log line beside it would hide it.
+    # Log lines of each failed attempt would hide the table.
     configure_logging("error", "auto")
-    # The dead letter is part of the story: that it raises an alert is not an error of the demo.
+    # The dead letter is part of the demo: its alert is not an error.
     logging.getLogger("redrive.activities.alerts").setLevel(logging.CRITICAL)
     told = False
     async with until_signalled(), _stack(read_settings()) as (info, stack):
@@ -73,7 +73,7 @@ async def demo(*, keep: bool = False) -> int:
 
 @contextlib.asynccontextmanager
 async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
-    """Use the stack that is running here, or bring one up."""
+    """Use the stack that is running here, or start one."""
     running = find_running(settings.state_dir)
     if running:
         console.print(f"using the stack that runs here (Temporal at {running.temporal_address})")
@@ -85,7 +85,7 @@ async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | N
 
 
 async def _play(info: StackInfo) -> list[RunView]:
-    """Run all scenes against the flaky shop, with a worker of the demo's own that knows where the shop is."""
+    """Run all scenes against the flaky shop, with the demo's own worker, which knows the shop's address."""
     load_modules(["redrive.examples"])
     async with serve_shop(Shop()) as address:
         settings = Settings(
@@ -109,7 +109,7 @@ async def _play(info: StackInfo) -> list[RunView]:
 
 
 async def _watch(redrive: Redrive, run_ids: list[str], *, until: Callable[[RunView], bool]) -> list[RunView]:
-    """Show the runs live until it is true of all."""
+    """Show the runs live until the condition holds for all."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + PATIENCE
     with Live(console=console, auto_refresh=False, transient=True) as live:

@@ -1,28 +1,28 @@
-"""The refusals of the command line, beside those of the SDK."""
+"""The refusals of the command line, besides those of the SDK."""
 
 from redrive.errors import InvalidInput, RedriveError
 
 
 class WrongUsage(InvalidInput):
-    """The words of the command contradict each other, or one is missing."""
+    """The options contradict each other, or one is missing."""
 
     code = "wrong_usage"
 
 
 class NotConfirmed(RedriveError):
-    """Nobody said yes; nothing was changed."""
+    """Nobody confirmed; nothing was changed."""
 
     code = "not_confirmed"
 
 
 class BulkIncomplete(RedriveError):
-    """A bulk operation has ended, but not every dead letter of it was dealt with."""
+    """A bulk operation has ended, but not every dead letter of it was handled."""
 
     code = "bulk_incomplete"
 
 
 class RunParked(RedriveError):
-    """The run that was waited for is parked: a step of it is a dead letter."""
+    """The run is parked: one of its steps is a dead letter."""
 
     code = "run_parked"
 
@@ -34,12 +34,12 @@ class AuditBroken(RedriveError):
 
 
 class HeadCut(RedriveError):
-    """The head that was noted is older than the audit log's last cut: there is nothing left to compare it with."""
+    """The recorded head is older than the audit log's last cut: there is nothing left to compare it with."""
 
     code = "head_cut"
 
 
 class StoresDisagree(RedriveError):
-    """Temporal and Postgres tell different stories."""
+    """Temporal and Postgres disagree."""
 
     code = "stores_disagree"

@@ -1,4 +1,4 @@
-"""`redrive keys …`: which run belongs to an idempotency key, and giving the key to another one."""
+"""`redrive keys …`: the run of an idempotency key, and resetting the key."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -35,7 +35,7 @@ async def list_all(
     cursor: str | None = None,
     json: Json = False,
 ) -> None:
-    """List keys, the one that was claimed last first.
+    """List keys, the most recently claimed first.
 
     **Example**
 
@@ -52,9 +52,9 @@ async def list_all(
     until
         Only those that were claimed before then.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     place, now = read_page_cursor(cursor, datetime.now(UTC))
     chosen = KeyFilter(
@@ -84,7 +84,7 @@ def _table(rows: list[KeyRow]) -> Table:
 
 @app.command
 async def show(key: str, /, *, tenant: str = DEFAULT_TENANT, json: Json = False) -> None:
-    """Show a key: its run, and the response or error that it answers with.
+    """Show a key: its run, and its stored response or error.
 
     **Examples**
 
@@ -130,7 +130,7 @@ async def reset(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Let the next start with KEY make a new run, with any payload. What the old run did stays done.
+    """Let the next start with KEY create a new run, with any payload. The effects of the old run remain.
 
     **Example**
 
@@ -143,7 +143,7 @@ async def reset(
     tenant
         The organisation that the key belongs to.
     force
-        Also while the key's run is open: then two runs of the key can be under way at the same time.
+        Also while the key's run is open: then two runs of the key can run at the same time.
     """
     settings = read_settings()
     async with open_records(settings) as pool:

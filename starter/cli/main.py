@@ -1,4 +1,4 @@
-"""The `redrive` command: puts the words together and turns errors into sentences and exit codes."""
+"""The `redrive` command: registers the commands and turns errors into sentences and exit codes."""
 
 import importlib.metadata
 import sys
@@ -24,7 +24,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waite
 """
 EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCanceled: 4, RunParked: 5}
 INTERRUPTED = 130
-# Commands that serve have a name of their own in traces.
+# Commands that serve have their own name in traces.
 SERVERS = {"worker", "bridge", "console"}
 
 app = App(
@@ -36,7 +36,7 @@ app = App(
     # Flags have no `--no-…` twin, and `[default: False]` says nothing.
     default_parameter=Parameter(negative="", show_default=lambda value: value or None),
 )
-# By name: a command imports its own code only; the worker's, for one, takes a quarter of a second.
+# By name: a command imports only its own code; the worker's, for one, takes a quarter of a second.
 app.command("redrive.starter.cli.demo:demo")
 app.command("redrive.starter.cli.up:up")
 app.command("redrive.starter.cli.runs.commands:app", name="run")
@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         return _refuse(_usage(error), 2)
     except BrokenPipeError:
-        # The reader, `head` perhaps, has seen enough.
+        # The reader, perhaps `head`, has closed the pipe.
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -31,7 +31,7 @@ async def put(
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Give a person a role in a tenant, or another one. It holds from their next request on.
+    """Give a person a role in a tenant, or change it. It is valid from their next request on.
 
     **Examples**
 
@@ -44,12 +44,12 @@ async def put(
     role
         `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
     tenant
-        The tenant. An owner has none; without it, `default`.
+        The tenant. An owner has none; by default, `default`.
     right
-        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. Without it all that the
+        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. By default all that the
         role has; `payloads` must be named for staff and viewers.
     inactive
-        Keep the person's row, and let them in no more.
+        Keep the person's row, but refuse their sign-ins and requests.
     """
     chosen = parse_role(role)
     row = await put_member(
@@ -70,7 +70,7 @@ async def put(
 
 @app.command(name="list")
 async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
-    """List members, those that are not active, too.
+    """List members, including inactive ones.
 
     **Example**
 

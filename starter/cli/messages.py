@@ -1,4 +1,4 @@
-"""`redrive messages …`: messages that were given up. The same verbs as for dead letters."""
+"""`redrive messages …`: dead messages. The same commands as for dead letters."""
 
 import sys
 from typing import Annotated
@@ -45,7 +45,7 @@ async def list_messages(
     cursor: str | None = None,
     json: Json = False,
 ) -> None:
-    """List messages that were given up, the newest failure first.
+    """List dead messages, the newest failure first.
 
     **Example**
 
@@ -60,11 +60,11 @@ async def list_messages(
     queue
         Only those that came from this queue.
     quarantined
-        Only those of which nobody can tell whose they are.
+        Only those whose tenant is unknown.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
     async with open_records(read_settings()) as pool:
@@ -93,7 +93,7 @@ def _table(rows: list[DeadMessage]) -> Table:
 
 @app.command
 async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, json: Json = False) -> None:
-    """Show a message that was given up. What it carries is printed only when asked for: it may be secret.
+    """Show a dead message. Its content is printed only when asked for: it may be secret.
 
     **Examples**
 
@@ -104,7 +104,7 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
     Parameters
     ----------
     payload
-        Print the bytes that the message carries, and nothing else.
+        Print only the message's bytes.
     """
     async with open_records(read_settings()) as pool:
         found = await find_message(pool, message, tenant)
@@ -120,8 +120,8 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
 
 @app.command
 async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_to: AssignTo = None) -> None:
-    """Send a message again, now, with its retries counted from the start. One that could not be read goes where it
-    came from, as it was.
+    """Send a message again, now, with its retry count reset. One that could not be read goes back to its queue,
+    unchanged.
 
     **Example**
 
@@ -132,7 +132,7 @@ async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_t
 
 @app.command(name=["discard", "ignore"])
 async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None:
-    """Give a message up for good; its record stays. `redrive messages ignore` is the same.
+    """Discard a message for good; its record stays. `redrive messages ignore` is an alias.
 
     **Example**
 
@@ -144,7 +144,7 @@ async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None
 async def order_message(
     text: str, tenant: str | None, order: Replay | Discard, manner: Manner, assign_to: str | None = None
 ) -> None:
-    """Replay or discard a message, or say which one that would be."""
+    """Replay or discard a message, or show which one that would be."""
     if manner.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` tells what became of it")
     async with open_records(read_settings()) as pool:
@@ -161,7 +161,7 @@ async def order_message(
 
 
 async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:
-    """Return a dead message's record, or say that there is none."""
+    """Return a dead message's record, or raise if there is none."""
     message_id = parse_id(text)
     found = await find_dead(pool, tenant, message_id) if message_id else []
     if not found:

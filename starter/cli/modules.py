@@ -1,4 +1,4 @@
-"""`redrive modules`: what the workers know."""
+"""`redrive modules`: the modules that the workers know."""
 
 from redrive import Redrive
 from redrive.starter.cli.runs.views import modules_table, print_json

@@ -1,4 +1,4 @@
-"""`redrive purge`: delete what is over and old, as the schedule does daily."""
+"""`redrive purge`: delete old closed records, as the schedule does daily."""
 
 from collections import Counter
 from typing import Annotated
@@ -28,9 +28,9 @@ async def purge(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete what is over and older than `REDRIVE_RETENTION` says, in small batches. What is open stays.
+    """Delete closed records that are older than `REDRIVE_RETENTION` allows, in small batches. Open ones stay.
 
-    It may be interrupted at any moment; the next purge goes on. Each batch is a line in the audit log. A run stays as
+    It may be interrupted at any moment; the next purge continues. Each batch is a line in the audit log. A run stays as
     long as its dead letters and its event: a dry run counts it once these are gone.
 
     **Examples**

@@ -1,4 +1,4 @@
-"""`redrive reconcile`: the two stores checked against each other."""
+"""`redrive reconcile`: compare the two stores."""
 
 from rich.table import Table
 
@@ -12,10 +12,10 @@ from redrive.starter.cli.terminal import Json, console, plain
 
 
 async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Json = False) -> None:
-    """Check parked runs (Temporal) against open records (Postgres), both ways.
+    """Compare parked runs (Temporal) with open records (Postgres), in both directions.
 
-    The exit code is 0 when they agree or everything was mended, 1 otherwise. Temporal's list lags behind: what happened
-    in the last second may show in the next check only.
+    The exit code is 0 if they agree or everything was fixed, 1 otherwise. Temporal's list lags behind: changes of the
+    last second may only appear in the next check.
 
     **Examples**
 
@@ -26,8 +26,8 @@ async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Js
     Parameters
     ----------
     repair
-        Mend: a parked run without a record gets one, and one whose order was lost on its way can be given orders
-        again; a record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
+        Fix them: a parked run without a record gets one, and one whose command was lost takes commands again; a
+        record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
         restarted or discarded. Workers of the runs must be up.
     tenant
         Only runs and records of this tenant.

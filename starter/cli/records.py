@@ -38,7 +38,7 @@ async def open_access(settings: Settings) -> AsyncIterator[Pool]:
 
 @contextlib.contextmanager
 def database_errors() -> Iterator[None]:
-    """Turn what the driver raises into a sentence."""
+    """Turn the driver's errors into a sentence."""
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -46,13 +46,13 @@ def database_errors() -> Iterator[None]:
 
 
 def letter_id(text: str) -> str:
-    """Return a dead letter's id: given as it is, or as `run-…/step`."""
+    """Return a dead letter's id: given as such, or as `run-…/step`."""
     match = _RUN_AND_STEP.fullmatch(text)
     return LetterId(tenant="", run_id=match[1], step=match[2]).workflow_id if match else text
 
 
 async def find_letter(pool: Pool, text: str) -> LetterRecord:
-    """Return a dead letter's record, or say that there is none."""
+    """Return a dead letter's record, or raise if there is none."""
     record = await get_letter(pool, None, letter_id(text))
     if record is None:
         raise LetterNotFound(
@@ -63,6 +63,6 @@ async def find_letter(pool: Pool, text: str) -> LetterRecord:
 
 
 async def find_story(pool: Pool, text: str) -> tuple[LetterRecord, list[AuditEntry]]:
-    """Return a dead letter's record and what was done to it."""
+    """Return a dead letter's record and its audit log."""
     record = await find_letter(pool, text)
     return record, await audit_trail(pool, record.tenant, record.id)

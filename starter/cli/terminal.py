@@ -10,7 +10,7 @@ from rich.text import Text
 
 from redrive.starter.cli.errors import NotConfirmed
 
-# Without a terminal there is no width to respect; tables are easier to read, and to grep, unwrapped.
+# Without a terminal there is no width limit; tables are easier to read, and to grep, unwrapped.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -19,7 +19,7 @@ Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask; needed w
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Return foreign text as it may be shown: what would steer the terminal is made visible instead."""
+    """Return foreign text for display: control characters are made visible."""
     return Text("".join(map(_visible, text)), style=style)
 
 
@@ -28,7 +28,7 @@ def _visible(character: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says yes. The question goes to stderr: stdout is for results."""
+    """Continue only if somebody confirms. The question goes to stderr: stdout is for results."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""Moments and durations as one types them: `2h`, `1d12h`, `2026-05-01T10:00`. Pure."""
+"""Moments and durations as typed: `2h`, `1d12h`, `2026-05-01T10:00`. Pure."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ def parse_duration(option: str, text: str) -> timedelta:
 
 
 def parse_moment(option: str, text: str | None, now: datetime) -> datetime | None:
-    """Read a moment: so long ago, or ISO 8601, in local time when it names no zone."""
+    """Read a moment: a duration ago, or ISO 8601, in local time without a zone."""
     if text is None:
         return None
     try:

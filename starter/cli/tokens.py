@@ -46,7 +46,7 @@ async def create(
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Make a token and print its secret, this once: only a hash of it is kept.
+    """Create a token and print its secret, only this once: just a hash of it is kept.
 
     **Examples**
 
@@ -57,18 +57,18 @@ async def create(
     Parameters
     ----------
     name
-        What it is for; it stands in the audit log with every order that it gives.
+        What it is for; the audit log shows it with every command that it gives.
     role
         `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
     tenant
-        The tenant that it belongs to. An owner has none; without it, `default`.
+        Its tenant. An owner has none; by default, `default`.
     right
-        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. Without it all that the
+        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. By default all that the
         role has; `payloads` must be named for staff and viewers.
     expires
         How long it lasts: `12h`, `30d`; at most 366 days.
     for_
-        The person who will have it, as `redrive members` names them. Without it, you: whatever is approved with it is
+        The person who will have it, as `redrive members` names them. By default, you: whatever is approved with it is
         approved by you.
     """
     wish = TokenWish(
@@ -84,7 +84,7 @@ async def create(
     if json:
         print_json(token)
     else:
-        # The secret alone goes to stdout, so that `TOKEN=$(redrive tokens create …)` works.
+        # Only the secret goes to stdout, so that `TOKEN=$(redrive tokens create …)` works.
         console.print(token.secret, markup=False, soft_wrap=True)
         errors.print(f"token {token.id} of {token.role} in {token.tenant}, until {token.expires_at:%Y-%m-%d %H:%M} UTC")
 
@@ -101,7 +101,7 @@ async def _create(wish: TokenWish) -> NewToken:
 
 @app.command(name="list")
 async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
-    """List tokens, the newest first: expired and revoked ones, too. Their secrets are not kept anywhere.
+    """List tokens, the newest first, including expired and revoked ones. Their secrets are not kept anywhere.
 
     **Example**
 
@@ -134,9 +134,9 @@ def _table(rows: list[TokenRow]) -> Table:
 
 @app.command
 async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
-    """Revoke a token by its id (`tok_…`) and all that were made with it: their next requests are refused.
+    """Revoke a token by its id (`tok_…`) and all that were created with it: their next requests are refused.
 
-    Their sessions end as well. Those that were made with it are printed.
+    Their sessions also end. Those that were created with it are printed.
 
     **Example**
 
@@ -164,16 +164,16 @@ async def link(*, token: str | None = None, console_url: str | None = None) -> N
 
     **Examples**
 
-    `redrive tokens link` takes the token that `redrive up` has made in this directory.
+    `redrive tokens link` uses the token that `redrive up` has created in this directory.
 
     `REDRIVE_TOKEN=rdt_… redrive tokens link --console-url https://redrive.example.org`
 
     Parameters
     ----------
     token
-        The token's secret. Without it REDRIVE_TOKEN, or the token of the stack that runs in this directory.
+        The token's secret; by default REDRIVE_TOKEN, or the token of the stack that runs in this directory.
     console_url
-        Where the console is. Without it REDRIVE_CONSOLE_URL, or the console of the stack that runs in this directory.
+        The console's address; by default REDRIVE_CONSOLE_URL, or the console of the stack that runs in this directory.
     """
     settings = read_settings()
     running = find_running(settings.state_dir)

@@ -50,8 +50,8 @@ async def up(
 ) -> None:
     """Start Temporal, PostgreSQL, a worker and the console, and keep them running until Ctrl-C.
 
-    State lives in `.redrive/`: the next `up` goes on where this one stopped, with every run that was open.
-    Set TEMPORAL_ADDRESS or DATABASE_URL to use a server of your own instead of the embedded one.
+    State is kept in `.redrive/`: the next `up` continues where this one stopped, with every open run.
+    Set TEMPORAL_ADDRESS or DATABASE_URL to use your own server instead of the embedded one.
 
     **Examples**
 
@@ -59,36 +59,36 @@ async def up(
 
     `redrive up --modules greet,orders --workers 2` runs the modules of your greet.py and orders.py.
 
-    `redrive up --with redis` runs a Redis, too, and makes runs of the events on its stream.
+    `redrive up --with redis` also runs a Redis, and makes runs of the events on its stream.
 
-    `redrive up --with redis,rabbitmq` runs a RabbitMQ, too, and the retry scheduler on it.
+    `redrive up --with redis,rabbitmq` also runs a RabbitMQ, and the retry scheduler on it.
 
     Parameters
     ----------
     modules
-        Python modules to import, with commas between; files of this directory too. Without it REDRIVE_MODULES, or
+        Python modules to import, separated by commas; also files of this directory. By default REDRIVE_MODULES, or
         the examples.
     workers
-        How many worker processes; 0 when you start them yourself with `redrive worker`.
+        How many worker processes; 0 if you start them yourself with `redrive worker`.
     temporal_port
-        Port of the Temporal server; without it 7233, or any free one.
+        Port of the Temporal server; by default 7233, or any free one.
     ui_port
-        Port of the Temporal Web UI; without it 8233, or any free one.
+        Port of the Temporal Web UI; by default 8233, or any free one.
     postgres_port
-        Port of PostgreSQL; without it 15432, or any free one.
+        Port of PostgreSQL; by default 15432, or any free one.
     console_port
-        Port of the console; without it 8300, or any free one.
+        Port of the console; by default 8300, or any free one.
     redis_port
-        Port of Redis; without it 6379, or any free one.
+        Port of Redis; by default 6379, or any free one.
     rabbitmq_port
-        Port of RabbitMQ; without it 5672, or any free one.
+        Port of RabbitMQ; by default 5672, or any free one.
     brokers
-        Brokers to run beside, each with its bridge, with commas between: `redis`, and `rabbitmq`, which is installed
-        when it is missing and can be. With REDIS_URL or RABBITMQ_URL set, the bridge alone, on that server.
+        Brokers to run as well, each with its bridge, separated by commas: `redis`, and `rabbitmq`, which is installed
+        if it is missing and can be. With REDIS_URL or RABBITMQ_URL set, only the bridge runs, on that server.
     fresh
-        Forget everything first: all runs and records. Asks before it does.
+        Delete everything first: all runs and records. Asks for confirmation.
     yes
-        Do not ask before `--fresh` forgets everything.
+        Do not ask before `--fresh` deletes everything.
     """
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
@@ -122,7 +122,7 @@ async def _forget(state_dir: Path, *, sure: bool) -> None:
 
 
 def print_addresses(stack: Stack) -> None:
-    """Say where everything is, and what to do next."""
+    """Print the addresses, and what to do next."""
     info = stack.info
     database = urlsplit(info.database_url.get_secret_value())
     rows = [
@@ -166,7 +166,7 @@ async def _print_link(stack: Stack) -> None:
 
 @contextlib.asynccontextmanager
 async def _shown(stack: Stack) -> AsyncIterator[None]:
-    """Show one line for each process, from the start to the stop."""
+    """Show one line for each process, from start to stop."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         showing = asyncio.create_task(_show_on(live, stack) if console.is_terminal else _print_changes(stack))
         try:

@@ -1,4 +1,4 @@
-"""`redrive worker`: a worker alone."""
+"""`redrive worker`: a single worker."""
 
 from redrive.processes.program import prepare
 from redrive.settings import read_settings
@@ -8,8 +8,8 @@ from redrive.worker import serve
 async def worker(*, modules: str | None = None) -> None:
     """Run a worker until SIGTERM or Ctrl-C. Any number may run side by side, on any number of machines.
 
-    It takes work from TEMPORAL_ADDRESS or the Temporal profile of the environment; without them, from the stack that
-    `redrive up` runs in this directory.
+    It uses TEMPORAL_ADDRESS or the Temporal profile of the environment; by default, the stack that `redrive up` runs
+    in this directory.
 
     **Examples**
 
@@ -20,7 +20,7 @@ async def worker(*, modules: str | None = None) -> None:
     Parameters
     ----------
     modules
-        Python modules to import, with commas between; files of this directory too. Without it REDRIVE_MODULES, or
+        Python modules to import, separated by commas; also files of this directory. By default REDRIVE_MODULES, or
         the examples.
     """
     settings = read_settings() if modules is None else read_settings(modules=modules)

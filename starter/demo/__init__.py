@@ -1,1 +1,1 @@
-"""The demo: example pipelines against a service that fails in every way there is."""
+"""The demo: example pipelines against a service that fails in every possible way."""

@@ -1,4 +1,4 @@
-"""The demo's second act: an operator reads a dead letter, mends the input and replays the run."""
+"""The demo's second part: an operator reads a dead letter, fixes the input and replays the run."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ async def rescue(redrive: Redrive, database: Database, scene: Scene, view: RunVi
 
 
 async def _record(database: Database, letter: LetterId) -> LetterRecord:
-    """Wait for the record: a run is parked a moment before it is written."""
+    """Wait for the record: it is written a moment after the run is parked."""
     async with asyncio.timeout(PATIENCE):
         while True:
             record = await get_letter(await database.pool(), letter.tenant, letter.workflow_id)

@@ -1,4 +1,4 @@
-"""A small flaky shop: a real HTTP service whose mood depends on the item ordered.
+"""A small flaky shop: a real HTTP service whose answers depend on the item ordered.
 
 | item   | what happens                                             |
 |--------|----------------------------------------------------------|
@@ -6,9 +6,9 @@
 | kettle | the charge answers 503 twice, then works                 |
 | violin | the charge answers 429 with `Retry-After: 1`, then works |
 | piano  | the shipment hangs once, then works                      |
-| ghost  | the reservation answers 400: no retry heals that         |
+| ghost  | the reservation answers 400: no retry fixes that         |
 
-It remembers answers by `idempotency-key`, so a repeated call is not done twice, and what a run has reserved.
+It stores answers by `idempotency-key`, so that a repeated call has no second effect, and each run's reservations.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HANG_SECONDS = 30
 
 @dataclass(frozen=True)
 class Answer:
-    """What the shop says."""
+    """The shop's answer."""
 
     status: int
     body: dict[str, Any]

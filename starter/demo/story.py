@@ -1,4 +1,4 @@
-"""The demo's story: which runs there are, and what should become of each."""
+"""The demo's runs and their expected outcomes."""
 
 from dataclasses import dataclass
 
@@ -47,7 +47,7 @@ def healed(view: RunView) -> bool:
 
 
 def as_told(views: list[RunView]) -> bool:
-    """Tell whether every run succeeded, and those that an edit was to mend by their replay."""
+    """Tell whether every run succeeded, and those with an edit by their replay."""
     return all(
         view.status is RunStatus.SUCCESS and replayed(view) is (scene.edit is not None)
         for scene, view in zip(SCENES, views, strict=True)

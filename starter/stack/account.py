@@ -1,4 +1,4 @@
-"""The accounts that servers run under when we are root: PostgreSQL refuses to be, and no other has to be."""
+"""The accounts that servers run under if we are root: PostgreSQL refuses root, and no other needs it."""
 
 import os
 import pwd
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from redrive.errors import StackError
 
 _POSTGRES: Final = "postgres"
-# A server whose own account is not there.
+# For a server without an account of its own.
 _ANYBODY: Final = "nobody"
 
 
@@ -21,7 +21,7 @@ class Account(NamedTuple):
     gid: int
 
     def may_enter(self, directory: Path) -> bool:
-        """Tell whether this account can reach what lies in a directory."""
+        """Tell whether this account can reach the contents of a directory."""
         directory = directory.resolve()
         return all(self._has(path, read=False) for path in (directory, *directory.parents))
 
@@ -41,7 +41,7 @@ class Account(NamedTuple):
 
 
 def server_account(*names: str) -> Account | None:
-    """Find the account for a server, by the names that its packages use; None when we are not root ourselves."""
+    """Find the account for a server, by the names that its packages use; None if we are not root."""
     if os.geteuid() != 0:
         return None
     wanted = (*(names or (_POSTGRES,)), _ANYBODY)
@@ -58,7 +58,7 @@ def server_account(*names: str) -> Account | None:
 
 
 def hand_over(directory: Path, account: Account | None) -> None:
-    """Make a directory, and an account the owner of it and of all in it, also where root has made it before."""
+    """Create a directory, and make an account the owner of it and its contents, even if root created it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if account is None or directory.stat().st_uid == account.uid:
         return

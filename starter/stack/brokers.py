@@ -1,4 +1,4 @@
-"""The brokers that a stack may have beside its servers, and the bridges from them as programs."""
+"""The brokers that a stack may run besides its servers, and the bridges from them as programs."""
 
 import asyncio
 import sys
@@ -20,11 +20,11 @@ from redrive.starter.stack.ports import ChoosePort
 from redrive.starter.stack.rabbitmq import RABBITMQ_ACCOUNTS, get_rabbitmq, place_rabbitmq
 from redrive.starter.stack.redis import REDIS_ACCOUNTS, find_redis, place_redis
 
-# The bridge from RabbitMQ serves its health and metrics there.
+# The RabbitMQ bridge serves its health and metrics here.
 _HEALTH_VARIABLE: Final = "HTTP_PORT"
 _HEALTH_PORT: Final = 8086
 
-# The brokers that a stack has a bridge from, with the address of each that is a server of the user's own.
+# The brokers that a stack has a bridge from, with the address of each that is the user's own server.
 Brokers = Mapping[Broker, SecretStr | None]
 
 
@@ -41,9 +41,9 @@ class BrokerServer(Protocol):
 
 
 class FoundServer(NamedTuple):
-    """A broker's program, the accounts that packages make for it, and what puts the server together.
+    """A broker's program, the accounts that packages create for it, and what builds the server.
 
-    `make` is given its place and the port that was asked for, and chooses other ports.
+    `make` is given its place and the requested port, and chooses other ports.
     """
 
     program: Path
@@ -52,7 +52,7 @@ class FoundServer(NamedTuple):
 
 
 def chosen_brokers(names: str) -> Brokers:
-    """Read `redis` and the like, with commas between."""
+    """Read `redis` and the like, separated by commas."""
     chosen = {name.strip() for name in names.split(",") if name.strip()}
     for name in sorted(chosen - set(Broker)):
         raise WrongUsage(f"--with {name!r}: not a broker that comes along; there are: {', '.join(Broker)}")
@@ -66,7 +66,7 @@ def _own_server(broker: Broker) -> SecretStr | None:
 
 
 async def find_servers(brokers: Brokers) -> dict[Broker, FoundServer]:
-    """Find the programs of the brokers that are the stack's own; one that is missing may be installed."""
+    """Find the programs of the stack's own brokers; a missing one may be installed."""
     return {broker: await asyncio.to_thread(_find, broker) for broker, url in brokers.items() if url is None}
 
 
@@ -80,7 +80,7 @@ def _find(broker: Broker) -> FoundServer:
 def bridge_environment(
     broker: Broker, url: SecretStr, worker: Mapping[str, str], choose_port: ChoosePort
 ) -> dict[str, str]:
-    """Build the environment that leads a bridge to the stack's servers, from that of a worker."""
+    """Build the environment that connects a bridge to the stack's servers, from that of a worker."""
     environment = {**worker, f"{broker.upper()}_URL": url.get_secret_value()}
     if broker is Broker.RABBITMQ and _HEALTH_VARIABLE not in environment:
         environment[_HEALTH_VARIABLE] = str(choose_port("the bridge's health", None, _HEALTH_PORT))

@@ -1,4 +1,4 @@
-"""One child process: started, waited for until it is ready, started again when it dies, and stopped."""
+"""One child process: started, awaited until it is ready, restarted when it dies, and stopped."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from redrive.starter.stack.leash import leashed
 POLL_INTERVAL: Final = 0.05
 FIRST_BACKOFF: Final = 0.2
 LONGEST_BACKOFF: Final = 5.0
-# A child that lived this long was well: its next restart is quick again.
+# A child that lived this long was healthy: its next restart is quick again.
 STEADY_AFTER: Final = 10.0
 LOG_LIMIT: Final = 10 * 1024 * 1024
 _QUOTED_LINES: Final = 6
@@ -28,7 +28,7 @@ _QUOTED_BYTES: Final = 4096
 
 
 class ChildState(StrEnum):
-    """Where a child is."""
+    """A child's state."""
 
     STARTING = "starting"
     READY = "ready"
@@ -38,7 +38,7 @@ class ChildState(StrEnum):
 
 @dataclass(frozen=True)
 class ChildStatus:
-    """What can be said of a child now; `note` tells why it was last restarted."""
+    """The current status of a child; `note` says why it was last restarted."""
 
     name: str
     state: ChildState = ChildState.STOPPED
@@ -54,7 +54,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """What a child runs. `ready` is asked again and again until it says yes, and must not raise."""
+    """What a child runs. `ready` is polled until it returns true, and must not raise."""
 
     name: str
     title: str
@@ -83,13 +83,13 @@ class Child:
         self._log_start = 0
 
     async def start(self) -> None:
-        """Start the program and return when it is ready; from then on it is started again when it dies."""
+        """Start the program and return when it is ready; from then on it is restarted when it dies."""
         self._set(state=ChildState.STARTING)
         await self._launch()
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.program.name}")
 
     async def stop(self) -> None:
-        """Stop the program: ask first, kill when the grace is over."""
+        """Stop the program: ask first, kill after the grace period."""
         if self._keeper:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
@@ -112,7 +112,7 @@ class Child:
                 why = await self._relaunch()
 
     async def _relaunch(self) -> str | None:
-        """Start the program again, and return why it did not work, if it did not."""
+        """Start the program again, and return why that failed, if it did."""
         try:
             await self._launch()
         except StackError as error:
@@ -149,7 +149,7 @@ class Child:
                 stderr=STDOUT,
                 env=program.environment,
                 cwd=program.directory,
-                # A session of its own: Ctrl-C reaches us alone, and we stop the children in order.
+                # A separate session: Ctrl-C reaches only us, and we stop the children in order.
                 start_new_session=True,
             )
         self._set(pid=self._process.pid)
@@ -187,7 +187,7 @@ class Child:
         await process.wait()
 
     def _quote(self) -> str:
-        """Quote the end of what the program has said since it was started."""
+        """Quote the end of the program's output since its start."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, end - _QUOTED_BYTES))

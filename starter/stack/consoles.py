@@ -12,12 +12,12 @@ CONSOLE_PORT: Final = 8300
 
 
 def console_address(port: int) -> str:
-    """Return where the console is, for browsers."""
+    """Return the console's address for browsers."""
     return f"http://{LOOPBACK}:{port}"
 
 
 def console_program(environment: Mapping[str, str], port: int, **settings: str | None) -> Program:
-    """Describe the console, with settings of its own; it is ready when it listens."""
+    """Describe the console, with its own settings; it is ready when it listens."""
     own = {"REDRIVE_CONSOLE_ADDRESS": f"{LOOPBACK}:{port}"}
     own |= {f"REDRIVE_{name.upper()}": value for name, value in settings.items() if value}
     return Program(

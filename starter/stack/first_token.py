@@ -1,4 +1,4 @@
-"""The first way in: `redrive up` makes an owner's token, kept beside the stack's other secrets, and a link with it."""
+"""The first sign-in: `redrive up` creates an owner's token, kept with the stack's other secrets, and a link with it."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,14 +17,14 @@ _LASTS: Final = timedelta(days=365)
 
 
 class Logins(NamedTuple):
-    """The database by the login that lets people in, and by the one that owns the tables."""
+    """The database address of the access login, and of the login that owns the tables."""
 
     access_url: str
     owner_url: str
 
 
 async def sign_in_link(console: str, logins: Logins, token_file: Path) -> str:
-    """Return a link that signs a browser in once, as the holder of the token in this file, which is made if need be."""
+    """Return a link that signs a browser in once, as the holder of the token in this file, created if missing."""
     async with Database(logins.access_url, max_size=1, role=ACCESS_ROLE) as database:
         pool = await database.pool()
         secret = _read(token_file)

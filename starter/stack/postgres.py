@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: a real server on the loopback address, with a password, its data kept."""
+"""The embedded PostgreSQL: a real server on the loopback address, with a password and persistent data."""
 
 import secrets
 import signal
@@ -31,7 +31,7 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class Passwords:
-    """The password of each login: of the superuser, who owns the tables, of the application, and of its access role."""
+    """The password of each login: the superuser, who owns the tables, the application, and its access role."""
 
     owner: str
     app: str
@@ -53,7 +53,7 @@ class Postgres:
 
     @property
     def access_url(self) -> str:
-        """The address for what lets people in."""
+        """The address for sessions and tokens."""
         return self._url(ACCESS_ROLE, self.passwords.access, _DATABASE)
 
     @property
@@ -73,7 +73,7 @@ class Postgres:
             directory=Path("/"),
             account=self.placement.account,
             stop_signal=signal.SIGINT,
-            # The server's quickest way out: it takes its own children along, and recovers from its log next time.
+            # The server's fastest shutdown: it ends its own children, and recovers from its log next time.
             death_signal=signal.SIGQUIT,
             grace=timedelta(seconds=20),
         )
@@ -85,7 +85,7 @@ class Postgres:
         return [self.placement.program("postgres"), "-D", str(self.placement.data), "-p", str(self.port), *options]
 
     async def prepare(self) -> None:
-        """Make the data directory at the first start; later, end a server that was left behind in it."""
+        """Create the data directory at the first start; later, end a server that was left behind in it."""
         with writing(self.placement.data):
             if self.placement.data.exists():
                 await end_leftover(self.placement.data)
@@ -94,7 +94,7 @@ class Postgres:
                 await create_data(self.placement, user=_USER, password=self.passwords.owner)
 
     async def is_ready(self) -> bool:
-        """Connect, and make our database and logins when they are not there yet."""
+        """Connect, and create our database and logins if they are missing."""
         try:
             connection = await connect(self._url(_USER, self.passwords.owner, "postgres"))
         except Unavailable:
@@ -102,7 +102,7 @@ class Postgres:
         try:
             if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", _DATABASE):
                 await connection.execute(f"CREATE DATABASE {_DATABASE}")
-            # At every start: data that an earlier version has made lacks them.
+            # At every start: an earlier version's data lacks them.
             await _keep_login(connection, APP_ROLE, self.passwords.app)
             await _keep_login(connection, ACCESS_ROLE, self.passwords.access)
             await connection.close()
@@ -127,7 +127,7 @@ async def _keep_login(connection: "asyncpg.Connection[asyncpg.Record]", role: st
 
 
 def keep_passwords(state: StateDirectory, data: Path) -> Passwords:
-    """Read the passwords of all logins, making those that are not there yet."""
+    """Read the passwords of all logins, creating missing ones."""
     return Passwords(
         owner=keep_password(state, data),
         app=_kept(state.path / f"postgres.{APP_ROLE}.password"),
@@ -147,7 +147,7 @@ def _new_password() -> str:
 
 
 def keep_password(state: StateDirectory, data: Path) -> str:
-    """Read the password of the data's superuser; make one when there is no data yet."""
+    """Read the password of the data's superuser; create one if there is no data yet."""
     file = state.path / "postgres.password"
     if not data.exists():
         write_private(file, _new_password())

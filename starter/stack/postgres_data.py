@@ -1,4 +1,4 @@
-"""The data directory of the embedded PostgreSQL: made once, kept, and served by one server at a time."""
+"""The data directory of the embedded PostgreSQL: created once, kept, and used by one server at a time."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _ENDINGS: Final = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL
 
 
 async def create_data(placement: Placement, *, user: str, password: str) -> None:
-    """Make the data directory, with one superuser who needs a password."""
+    """Create the data directory, with one superuser who needs a password."""
     # Under another name until it is complete: a kill half way must not leave a directory that looks like data.
     draft = placement.data.with_name("postgres.new")
     if draft.exists():
@@ -32,7 +32,7 @@ async def create_data(placement: Placement, *, user: str, password: str) -> None
 
 
 def check_version(placement: Placement) -> None:
-    """Refuse data that was made by another major version, which the server could not read."""
+    """Refuse data of another major version, which the server could not read."""
     made_by = (placement.data / "PG_VERSION").read_text(encoding="utf-8").strip()
     answer = subprocess.run([placement.program("postgres"), "--version"], capture_output=True, text=True, check=True)
     ours = answer.stdout.split()[2].split(".")[0]
@@ -44,12 +44,12 @@ def check_version(placement: Placement) -> None:
 
 
 async def end_leftover(data: Path) -> None:
-    """End a server that a killed owner left behind in the data directory. The caller holds the stack's lock."""
+    """End a server that a killed stack left behind in the data directory. The caller holds the stack's lock."""
     pid = _recorded_pid(data)
     if pid is None or not _alive(pid):
         return
     if not _serves(pid, data):
-        # The number belongs to somebody else by now, and the server would refuse to start because of it.
+        # Another process has this number by now, and the server would refuse to start because of it.
         (data / "postmaster.pid").unlink(missing_ok=True)
         return
     for ending, patience in _ENDINGS:
@@ -91,7 +91,7 @@ async def _initdb(placement: Placement, data: Path, user: str, password: str) ->
 
 
 def _pipe(text: str, owner: tuple[int, int] | None) -> int:
-    """Give the reading end of a pipe that holds a text: no file and no command line ever shows it."""
+    """Return the reading end of a pipe that holds a text: no file and no command line ever shows it."""
     reading, writing = os.pipe()
     if owner:
         os.fchown(reading, *owner)

@@ -1,4 +1,4 @@
-"""The embedded RabbitMQ: Debian's own, run directly with ports and directories of our own.
+"""The embedded RabbitMQ: Debian's package, run directly with our own ports and directories.
 
 It comes with a name server (epmd) that it would leave behind as a daemon: ours is a child like the others.
 """
@@ -26,7 +26,7 @@ from redrive.starter.stack.ports import LOOPBACK, ChoosePort, listens
 from redrive.starter.stack.state import write_private, writing
 
 RABBITMQ_PORT: Final = 5672
-# Not the usual 25672 and 4369, where a RabbitMQ of the system's own would be.
+# Not the usual 25672 and 4369, which the system's own RabbitMQ would use.
 CLUSTER_PORT: Final = 25772
 NAMES_PORT: Final = 14369
 RABBITMQ_ACCOUNTS: Final = ("rabbitmq",)
@@ -124,7 +124,7 @@ class RabbitMQ:
         return self.directory / "rabbitmq.conf"
 
     async def prepare(self) -> None:
-        """Write the configuration. User and password count at the first start only."""
+        """Write the configuration. User and password matter at the first start only."""
         owner = (self.account.uid, self.account.gid) if self.account else None
         with writing(self.directory):
             await asyncio.to_thread(hand_over, self.directory, self.account)
@@ -154,7 +154,7 @@ class RabbitMQ:
 
 
 def place_rabbitmq(programs: Programs, place: ServerPlace, asked: int | None, choose_port: ChoosePort) -> RabbitMQ:
-    """Put a server together, on the port that was asked for, if one was."""
+    """Build a server, on the requested port, if any."""
     return RabbitMQ(
         programs=programs,
         directory=place.data,
@@ -167,7 +167,7 @@ def place_rabbitmq(programs: Programs, place: ServerPlace, asked: int | None, ch
 
 
 def keep_password(directory: Path) -> str:
-    """Read the password of the data's user; make one when there is no data yet."""
+    """Read the password of the data's user; create one if there is no data yet."""
     file = directory.with_name(f"{directory.name}.password")
     if not file.exists():
         write_private(file, secrets.token_hex(16) + "\n")
@@ -175,7 +175,7 @@ def keep_password(directory: Path) -> str:
 
 
 def get_rabbitmq() -> Programs:
-    """Find RabbitMQ, installing it when it is missing and can be; or say in one sentence what to do."""
+    """Find RabbitMQ, installing it if it is missing and can be; or say in one sentence what to do."""
     found = _find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         _install()
@@ -205,7 +205,7 @@ def _install() -> None:
 
 @contextmanager
 def _services_stay_off() -> Iterator[None]:
-    """Keep the package from starting the system's own server, in Debian's way."""
+    """Keep the package from starting the system's own server, by Debian's mechanism."""
     if _SERVICE_POLICY.exists():
         yield
         return

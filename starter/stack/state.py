@@ -1,4 +1,4 @@
-"""The state directory (`.redrive/`): who may use it, where things lie in it, and how others find the running stack."""
+"""The state directory (`.redrive/`): who may use it, its layout, and how others find the running stack."""
 
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ _SPACE_NEEDED: Final = 64 * 1024 * 1024
 class StackInfo(BaseModel):
     """Where everything of a running stack is. Dumping it hides passwords; `stack.json` has them.
 
-    Clients have no need of the last two: they are in a file of their own, and known to the stack itself.
+    Clients do not need the last two: they are in a separate file, and known to the stack itself.
     """
 
     pid: int
@@ -43,7 +43,7 @@ class StackInfo(BaseModel):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a refusal of the file system into a `StackError` that names the path and the reason."""
+    """Turn a file system error into a `StackError` that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -89,7 +89,7 @@ class StateDirectory:
 
     @property
     def ready(self) -> Path:
-        """The directory where workers say that they are ready."""
+        """The directory where workers report that they are ready."""
         return self.path / "ready"
 
     def broker(self, broker: Broker) -> Path:
@@ -111,7 +111,7 @@ class StateDirectory:
         self._undo.close()
 
     def write_info(self, info: StackInfo) -> None:
-        """Tell others where the stack is, in one step: a reader sees the old file or the new one."""
+        """Tell others where the stack is, atomically: a reader sees the old file or the new one."""
         document = info.model_dump(mode="json") | {
             "database_url": info.database_url.get_secret_value(),
             "brokers": {broker: url.get_secret_value() for broker, url in info.brokers.items()},
@@ -122,12 +122,12 @@ class StateDirectory:
         write_private(self.info, json.dumps(document, indent=2) + "\n")
 
     def withdraw(self) -> None:
-        """Let nobody find a stack here."""
+        """Keep clients from finding a stack here."""
         self.info.unlink(missing_ok=True)
         self.logins.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what the stack has made, and nothing else: a user may keep other things in the directory."""
+        """Remove what the stack has created, and nothing else: a user may keep other things in the directory."""
         with writing(self.path):
             for path in (self.logs, self.temporal, self.postgres, *map(self.broker, Broker), self.ready):
                 if path.exists():
@@ -145,7 +145,7 @@ class StateDirectory:
 
 
 def _check_space(path: Path) -> None:
-    """Refuse a disk on which servers would only begin to start: what they say of it they could not write down."""
+    """Refuse a disk that is too full for the servers to start: they could not even write their errors."""
     free = shutil.disk_usage(path).free
     if free < _SPACE_NEEDED:
         raise StackError(
@@ -160,7 +160,7 @@ def holding(lock: Path) -> Iterator[None]:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LOCK_PATIENCE
     while not _locked(descriptor, fcntl.LOCK_EX):
-        # `find_running` holds the lock for a moment, too.
+        # `find_running` also holds the lock for a moment.
         if time.monotonic() < deadline:
             time.sleep(0.02)
             continue
@@ -179,7 +179,7 @@ def holding(lock: Path) -> Iterator[None]:
 
 
 def find_running(state_dir: Path) -> StackInfo | None:
-    """Read where the stack of a state directory is; None when none is running there."""
+    """Read where the stack of a state directory is; None if none is running there."""
     state = StateDirectory(state_dir)
     try:
         text = state.info.read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def find_running(state_dir: Path) -> StackInfo | None:
 
 
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
-    """Write a file that only its owner, an account or else we, can read, completely or not at all."""
+    """Write a file that only its owner, an account or else we, can read, atomically."""
     with writing(path):
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ class Supervisor:
     async def start(self, *programs: Program) -> None:
         """Start programs side by side and return when all are ready; raise the first `StackError` otherwise.
 
-        What was started before a failure goes on until `stop`.
+        What was started before a failure keeps running until `stop`.
         """
         group = [Child(program, self._logs / f"{program.name}.log", self._changed) for program in programs]
         self._groups.append(group)

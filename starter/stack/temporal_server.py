@@ -25,7 +25,7 @@ WEB_UI_PORT: Final = 8233
 WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
 TEMPORAL_ACCOUNTS: Final = ("temporal",)
-# Tasks of one queue are given out by turns between tenants. Each partition takes turns by itself: one is exact.
+# Tasks of one queue alternate between tenants. Each partition alternates by itself: with one it is exact.
 _FAIRNESS: Final = (
     "matching.enableFairness=true",
     "matching.numTaskqueueReadPartitions=1",
@@ -88,7 +88,7 @@ class TemporalServer:
         ]
 
     async def prepare(self) -> None:
-        """Make the directory of its data, or hand it over where root has run the server before."""
+        """Create its data directory, or change its owner if root has run the server before."""
         await asyncio.to_thread(hand_over, self.database.parent, self.account)
 
     async def is_ready(self) -> bool:
@@ -106,7 +106,7 @@ class TemporalServer:
 
 
 def find_temporal() -> Path:
-    """Find the command `temporal` of this environment, or on the path."""
+    """Find the command `temporal` in this environment, or on the path."""
     beside_python = Path(sys.executable).with_name("temporal")
     found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
     if not found:

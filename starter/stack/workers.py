@@ -14,14 +14,14 @@ from redrive.starter.stack.state import StackInfo
 # A user's own Temporal settings (TLS, keys, profiles) are for another server and would keep a worker from this one.
 _FOREIGN: Final = "TEMPORAL_"
 _METRICS: Final = "REDRIVE_METRICS_ADDRESS"
-# By its name, not by its file: the file's directory would come first on the path, and hide modules of Python's own.
+# By name, not by file: the file's directory would come first on the path, and hide modules of Python's own.
 WORKER: Final = (sys.executable, "-m", "redrive.worker")
-# Workers and bridges let nobody in and own nothing.
+# Workers and bridges handle no sign-ins and own nothing.
 _OTHER_LOGINS: Final = ("REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
 
 
 def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: bool) -> dict[str, str]:
-    """Build the environment that leads a worker to the stack's servers."""
+    """Build the environment that connects a worker to the stack's servers."""
     environment = {name: value for name, value in os.environ.items() if name not in _OTHER_LOGINS}
     if embedded_temporal:
         environment = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN)}
@@ -37,7 +37,7 @@ def worker_environment(info: StackInfo, *, state_dir: Path, embedded_temporal: b
 
 
 def nth_worker(environment: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the environment of the worker with this number: each serves its metrics at the next port."""
+    """Return the environment of the worker with this number: each serves its metrics on the next port."""
     host, _, port = environment.get(_METRICS, "").rpartition(":")
     if not port.isdecimal() or int(port) == 0:
         return dict(environment)

@@ -1,1 +1,1 @@
-"""Events, whatever broker they come from: settings, intake and replay."""
+"""Events from any broker: settings, intake and replay."""

@@ -1,8 +1,8 @@
-"""What becomes of an event, whatever broker it came from: a stored event and its run, or a record of its failure.
+"""The intake of events from any broker: an event is stored and gets a run, or its failure is recorded.
 
     parse -> could it become a run? -> store it -> start its run, keyed by its dedupe key
 
-Each step may be done again: a message that is delivered twice, or after a crash, is the same event and the same run.
+Each step can be repeated: a message that is delivered twice, or after a crash, is the same event and the same run.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from redrive.tracing import note, span
 
 log = get_logger(__name__)
 
-# What takes longer to parse than a moment is parsed beside the event loop.
+# Larger messages are parsed in a thread, so that the event loop is not blocked.
 LONG: Final = 64 * 1024
 _WAITED_FOR = TRANSIENT_CATEGORIES | {Category.MISSING_CONFIG}
 
@@ -56,7 +56,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a message could not be taken, after how many tries, and what is known of it without another look."""
+    """Why a message was not accepted, after how many attempts, and what is known of it without reading it again."""
 
     error: Exception
     tries: int
@@ -73,7 +73,7 @@ class Accepted:
 
 
 class Verdict(StrEnum):
-    """What to do with a message that could not be taken."""
+    """What to do with a message that was not accepted."""
 
     REFUSE = "refuse"
     """Trying again cannot help: record it."""
@@ -84,7 +84,7 @@ class Verdict(StrEnum):
 
 
 def judge(error: BaseException) -> Verdict:
-    """Tell what an error means for the message."""
+    """Return what an error means for the message."""
     if isinstance(error, InvalidInput):
         return Verdict.REFUSE
     if isinstance(error, asyncpg.InterfaceError | RPCError):
@@ -93,7 +93,7 @@ def judge(error: BaseException) -> Verdict:
 
 
 class Intake:
-    """Take messages over. `tenant` owns those that name none; `pipelines` are by event type."""
+    """Accept messages. `tenant` gets those that name none; `pipelines` are by event type."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Intake:
         self._redactor = redactor
 
     async def read(self, message: Message) -> Envelope:
-        """Read a message, or raise InvalidInput: first its size, then the rest, beside the event loop if it is long."""
+        """Read a message, or raise InvalidInput: first its size, then the rest, in a thread if it is long."""
         if message.full_size is not None:
             raise TooLarge(
                 f"event: {message.full_size} bytes; the limit is {EVENT_LIMIT} (pass a reference to large data)"
@@ -126,11 +126,11 @@ class Intake:
             raise TooLarge(f"event: {len(message.body)} bytes that cannot be read: {type(error).__name__}") from None
 
     async def take(self, message: Message, owner: str | None = None) -> Accepted:
-        """Make a message safe, or raise why it is not. One that has an owner already stays in that tenant."""
+        """Make a message safe, or raise why not. One that already belongs to a tenant stays there."""
         return await self.accept(message, await self.read(message), owner)
 
     async def accept(self, message: Message, envelope: Envelope, owner: str | None = None) -> Accepted:
-        """Make a message safe that was read."""
+        """Make a message safe that was already read."""
         with span("event.take", "consumer", carrier=message.carrier, source=message.stream):
             return await self._accept(envelope, owner)
 
@@ -139,7 +139,7 @@ class Intake:
         if envelope.tenant not in {None, tenant}:
             raise InvalidInput(f"event: tenant {envelope.tenant!r} is not {tenant!r}, whose dead event it is")
         pipeline = pipeline_for(envelope.type, self._pipelines)
-        # Before it is stored: what is refused must not stand in the way of a better one with the same key.
+        # Before it is stored: a refused event must not block a corrected one with the same key.
         await self._redrive.steps(pipeline, event_document(event_id_for(tenant, envelope.dedupe_key), envelope))
         stored = await put_event(await self._database.pool(), tenant, envelope)
         event = stored.event
@@ -152,7 +152,7 @@ class Intake:
         return Accepted(event.id, run_id, stored.is_new)
 
     async def start(self, event: StoredEvent) -> str:
-        """Start the run of a stored event, or find it, and return its id."""
+        """Start or find the run of a stored event, and return its id."""
         started = await self._redrive.start(
             self.pipeline(event),
             event.document,
@@ -171,7 +171,7 @@ class Intake:
         return pipeline_for(event.type, self._pipelines)
 
     async def bury(self, message: Message, problem: Problem) -> tuple[str, str]:
-        """Record a message that could not be taken, unread, and return the record's tenant and id."""
+        """Record a message that was not accepted, unread, and return the record's tenant and id."""
         labels = problem.labels
         dead = NewDeadEvent(
             **self.failure(problem.error, problem.tries).model_dump(),
@@ -198,11 +198,11 @@ class Intake:
         return dead.tenant, dead_id
 
     def labels(self, envelope: Envelope) -> Labels:
-        """Return what a message that was read says of itself; one that names no tenant has the one that is set."""
+        """Return the labels of a message that was read; one that names no tenant gets the default tenant."""
         return Labels(envelope.tenant or self._tenant, envelope.type, envelope.dedupe_key)
 
     def failure(self, error: BaseException, attempts: int) -> Failure:
-        """Return an error as what is stored of it."""
+        """Return the stored form of an error."""
         text = str(error) or type(error).__name__
         return Failure(
             category=classify(error, EVENT).category,
@@ -213,7 +213,7 @@ class Intake:
 
 
 def make_intake(redrive: Redrive, database: Database, settings: Settings, events: EventSettings) -> Intake:
-    """Put together what takes events over, for a bridge or a replay."""
+    """Build the intake of a bridge or of a replay."""
     return Intake(
         redrive,
         database,

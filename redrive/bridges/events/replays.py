@@ -1,8 +1,8 @@
-"""Replay of events: one again, some of its projectors alone, or a message that could not become a run.
+"""Replay of events: a whole event, some of its projectors, or a message that could not become a run.
 
-A projector that failed for good is a dead letter of a parked run: its replay goes on in that very run. Projectors that
-have succeeded run again in a run of their own, made of just them, so that the others are not touched. The stored
-payload is what they read, and the event keeps its dedupe key.
+A projector that failed for good is a dead letter of a parked run: its replay continues that run. Projectors that have
+succeeded run again in a new run of their own, so that the others are not touched. They read the stored payload, and the
+event keeps its dedupe key.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from redrive.store.quarantine import assign_dead_event, check_assignment
 
 
 class Replayed(BaseModel):
-    """What became of an order to replay something."""
+    """The outcome of a command to replay something."""
 
     id: str = Field(description="the event, or the dead event")
     projectors: list[str] = Field(default=[], description="those that run again; none: all from the start")
@@ -44,7 +44,7 @@ class Replayed(BaseModel):
 
 
 class EventReplays:
-    """Carry out orders to replay events."""
+    """Carry out commands to replay events."""
 
     def __init__(self, client: Client, task_queue: str, redrive: Redrive, database: Database, intake: Intake) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class EventReplays:
     async def event(
         self, tenant: str | None, event_id: str, projectors: Sequence[str], order: Replay
     ) -> list[Replayed]:
-        """Replay an event: the projectors that are named, or else those that failed, or else all of them."""
+        """Replay an event: the named projectors, else those that failed, else all of them."""
         pool = await self._database.pool()
         event = await get_event(pool, tenant, event_id)
         if event is None:
@@ -70,7 +70,7 @@ class EventReplays:
         return [await self._whole(event, order)]
 
     async def _parked(self, records: Sequence[Projection], order: Replay) -> list[Projection]:
-        """Return projectors that failed for good, and those that this very order found so and was answered about."""
+        """Return projectors that failed for good, and those that an earlier delivery of this command found failed."""
         return [
             record
             for record in records
@@ -81,7 +81,7 @@ class EventReplays:
         return await first_answer(await self._database.pool(), _letter(record), order.request_id)
 
     async def projection(self, record: Projection, order: Replay) -> Replayed:
-        """Replay a projector that failed for good: the run that is parked at it goes on."""
+        """Replay a projector that failed for good: its parked run continues."""
         try:
             answer = await self._answered(record, order) or await self._redrive.dead_letters.order(
                 _letter(record), order
@@ -101,9 +101,9 @@ class EventReplays:
         *,
         assign_to: str | None = None,
     ) -> Answer:
-        """Try again to make a run of a message, from the stored message, in the tenant that has it.
+        """Try again to make a run of a stored message, in the tenant that has it.
 
-        One in quarantine has none: it becomes that of `assign_to` first.
+        One in quarantine has none: it is first assigned to `assign_to`.
         """
         pool = await self._database.pool()
         known = await get_dead_event(pool, tenant, dead_id)
@@ -117,12 +117,12 @@ class EventReplays:
     async def _assigned(
         self, dead: DeadEvent, tenant: str, order: Replay, versions: frozenset[str] | None
     ) -> DeadEvent:
-        """Take a dead event out of quarantine, and return it as the tenant has it."""
+        """Take a dead event out of quarantine, and return it as the tenant sees it."""
         if versions is not None and str(dead.version) not in versions:
             raise VersionChanged("dead event", status=dead.status, version=str(dead.version))
         pool = await self._database.pool()
         await assign_dead_event(pool, dead.id, tenant, order)
-        # Still in quarantine: it was closed there. The order says so, and is on record.
+        # Still in quarantine: it was closed there. The command's answer says so, and is recorded.
         found = await get_dead_event(pool, tenant, dead.id) or await get_dead_event(pool, QUARANTINE, dead.id)
         if found is None:
             raise _no_dead_event(dead.id)
@@ -138,7 +138,7 @@ class EventReplays:
         return accepted.event_id, accepted.run_id
 
     async def _whole(self, event: StoredEvent, order: Replay) -> Replayed:
-        """Start an event's run if it never was, or run all projectors again if it has ended."""
+        """Start an event's run if it never started, or run all projectors again if it has ended."""
         try:
             view = await self._redrive.status(event.run_id)
         except RunNotFound:
@@ -174,7 +174,7 @@ class EventReplays:
         return done + ([await self._run_beside(event, rest, order)] if rest else [])
 
     async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], order: Replay) -> Replayed:
-        """Start a run of some projectors beside the event's own. The same order again is the same run."""
+        """Start a separate run for some projectors. The same command again gives the same run."""
         names = [step.name for step in steps]
         mark = hashlib.sha256("\n".join([order.request_id, *names]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         key = f"{event.id}:replay:{mark}"
@@ -198,7 +198,7 @@ class EventReplays:
         return _replayed(event.id, names, run_id, accepted=True, message=message)
 
     async def _outputs(self, event: StoredEvent, leaving_out: Sequence[str]) -> dict[str, Any]:
-        """Return what the event's other projectors returned, while Temporal remembers: some read it."""
+        """Return the outputs of the event's other projectors, while Temporal keeps them: some projectors read them."""
         try:
             document: RunDocument = await self._client.get_workflow_handle(event.run_id).query(
                 Query.DOCUMENT, result_type=RunDocument, rpc_timeout=ANSWER_TIMEOUT
@@ -212,7 +212,7 @@ class EventReplays:
 def make_replays(
     client: Client, redrive: Redrive, database: Database, settings: Settings, events: EventSettings
 ) -> EventReplays:
-    """Put together what carries out orders to replay events. It needs no broker."""
+    """Build what carries out commands to replay events. It needs no broker."""
     intake = make_intake(redrive, database, settings, events)
     return EventReplays(client, settings.task_queue, redrive, database, intake)
 

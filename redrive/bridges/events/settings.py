@@ -1,4 +1,4 @@
-"""The settings of events: where they come from, whose they are, and which pipeline is theirs."""
+"""The settings of events: their source, their default tenant and their pipelines."""
 
 from datetime import timedelta
 from typing import Annotated, Final
@@ -15,7 +15,7 @@ DEFAULT_URL: Final = "redis://localhost:6379/0"
 
 
 class EventSettings(BaseSettings):
-    """What can be set of events from outside."""
+    """The settings of events."""
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
 
@@ -47,7 +47,7 @@ class EventSettings(BaseSettings):
     )
 
     def url(self, settings: Settings) -> str:
-        """Return where Redis is: as set, or that of the stack of this directory, or the usual place."""
+        """Return the address of Redis: the configured one, that of this directory's stack, or the default."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return embedded_broker(settings.state_dir, Broker.REDIS) or DEFAULT_URL

@@ -1,4 +1,4 @@
-"""Connections to RabbitMQ, and the queues that must be there."""
+"""Connections to RabbitMQ, and the queues that must exist."""
 
 import asyncio
 import contextlib
@@ -19,9 +19,9 @@ amqp_values.install()
 
 CONNECT_TIMEOUT: Final = 10.0
 _OWN_CHANNELS: Final = 1000
-# A broker that answers nobody, without closing the connection, is noticed after twice this.
+# A broker that stops answering without closing the connection is noticed after twice this time.
 HEARTBEAT: Final = 10
-# What a connection that breaks raises, wherever it is being used.
+# What a broken connection raises, wherever it is used.
 BROKER_ERRORS: Final = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 
 
@@ -62,14 +62,14 @@ def _place(url: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Say in a few words why a broker did not do it."""
+    """Say in a few words why a broker refused."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error)[:200] or type(error).__name__
 
 
 class Room:
-    """How many bytes of messages may be held at once: a broker bounds their number, and not what they weigh."""
+    """How many bytes of messages may be held at once: a broker limits only their number."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -78,13 +78,13 @@ class Room:
         self._free.set()
 
     def take(self, size: int) -> None:
-        """Note a message that is held."""
+        """Count a message that is held."""
         self._held += size
         if self._held >= self._limit:
             self._free.clear()
 
     def give(self, size: int) -> None:
-        """Note that messages are held no more."""
+        """Count messages that are no longer held."""
         self._held -= size
         if self._held < self._limit:
             self._free.set()
@@ -95,7 +95,7 @@ class Room:
 
 
 class PacedChannel(Channel):
-    """A channel that reads the next message when there is room for it; until then it stays in the socket."""
+    """A channel that reads the next message only when there is room for it; until then it stays in the socket."""
 
     room: Room
 
@@ -106,7 +106,7 @@ class PacedChannel(Channel):
 
 async def open_paced(connection: AbstractConnection, room: Room) -> PacedChannel:
     """Open a channel that takes no more than there is room for."""
-    # Behind those that the connection numbers itself.
+    # Above the channel numbers that the connection assigns itself.
     number = max(connection.channels, default=0) + _OWN_CHANNELS
     channel = PacedChannel(connection, number, frame_buffer=connection.FRAME_BUFFER_SIZE)
     channel.room = room
@@ -116,8 +116,8 @@ async def open_paced(connection: AbstractConnection, room: Room) -> PacedChannel
 
 
 async def ensure_queue(connection: AbstractConnection, name: str) -> None:
-    """Make a durable queue when there is none of that name; one that is there is taken as it is."""
-    # A channel of its own: the broker closes it when the queue is missing.
+    """Create a durable queue if none has that name; an existing one is used as it is."""
+    # On a separate channel: the broker closes it if the queue is missing.
     probe = await connection.channel()
     try:
         await probe.queue_declare(name, passive=True)

@@ -1,8 +1,8 @@
-"""The retry scheduler's way in: RetryMessages from RabbitMQ into Postgres, acknowledged when they are there.
+"""The retry scheduler's ingest: RetryMessages from RabbitMQ into Postgres, acknowledged once they are stored.
 
-The broker hands over at most `PREFETCH` messages that are not acknowledged, and we take so many bytes of them as there
-is room for. They are stored in batches of what came in a moment, so that a batch grows with the load. A process that
-dies, at any line, leaves each message stored, with the broker, or both; what is stored twice is one row.
+The broker hands over at most `PREFETCH` unacknowledged messages, and we take as many bytes of them as there is room
+for. They are stored in batches of what arrives in a moment, so that a batch grows with the load. A process that dies,
+at any line, leaves each message stored, with the broker, or both; what is stored twice is one row.
 """
 
 import asyncio
@@ -35,24 +35,24 @@ from redrive.tracing import span
 log = get_logger(__name__)
 
 PREFETCH: Final = 1000
-# How long a batch is gathered. A retry waits far longer, and each batch costs a wait for the disk.
+# How long a batch is collected. A retry waits far longer, and each batch costs an fsync.
 GATHER: Final = 0.02
 PAUSE: Final = 1.0
 BROKER: Final = "rabbitmq"
 DATABASE: Final = "postgres"
-# What a row itself is to blame for. Anything else is the database's trouble, and passes.
+# Errors that a row itself causes. All others are the database's, and pass.
 _BAD_ROW: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 
-# A header of quorum queues: how often a message came back because its consumer died or went away.
+# A header of quorum queues: how often a message came back because its consumer died or disconnected.
 DELIVERIES: Final = "x-delivery-count"
 MOST_DELIVERIES: Final = 10
-# What takes longer to parse than a moment is parsed beside the event loop.
+# Larger messages are parsed in a thread, so that the event loop is not blocked.
 LONG: Final = MIB
 
 
 @dataclass(frozen=True)
 class _Delivery:
-    """A message as it is held until it is stored. Of one that is too large, the body is the beginning."""
+    """A message as it is held until it is stored. If it is too large, the body is its beginning."""
 
     tag: int
     body: bytes
@@ -79,12 +79,12 @@ class _Read:
 
     @property
     def dead_of(self) -> str:
-        """Whose a dead message is: the tenant's that its headers name, or nobody can tell."""
+        """The tenant of a dead message: the one that its headers name, or the quarantine."""
         return self.message.tenant or QUARANTINE
 
 
 class RetryIngest:
-    """Take messages from the retry queue until told to stop; connect again whenever the broker goes away."""
+    """Take messages from the retry queue until told to stop; reconnect whenever the broker goes down."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class RetryIngest:
         self._inbox: Inbox = asyncio.Queue()
 
     def stop(self) -> None:
-        """Take no more; `run` returns when the batch in hand is stored and acknowledged."""
+        """Take no more; `run` returns when the current batch is stored and acknowledged."""
         self._stopping.set()
         self._inbox.put_nowait(None)
 
@@ -134,10 +134,10 @@ class RetryIngest:
             await asyncio.wait_for(self._stopping.wait(), PAUSE)
 
     async def _take(self, connection: AbstractConnection) -> None:
-        """Store and acknowledge what comes in on one connection, until it ends or we do."""
+        """Store and acknowledge what arrives on one connection, until it closes or we stop."""
         for queue in (self._settings.retry_queue, self._settings.manual_review_queue):
             await ensure_queue(connection, queue)
-        # What the last connection left is the broker's again.
+        # What the last connection left belongs to the broker again.
         self._inbox = asyncio.Queue()
         if self._stopping.is_set():
             return
@@ -149,7 +149,7 @@ class RetryIngest:
         while batch := await self._batch():
             with self._storing(batch):
                 await self._store_patiently(batch)
-            # A delivery has a number; acknowledging one acknowledges all before it.
+            # Acknowledging one delivery number acknowledges all before it.
             await channel.basic_ack(batch[-1].message.tag, multiple=True)
             room.give(sum(len(read.message.body) for read in batch))
 
@@ -177,19 +177,19 @@ class RetryIngest:
         await channel.basic_consume(self._settings.retry_queue, receive)
 
     async def _batch(self) -> list[_Read]:
-        """Wait for messages and return what came; none when the connection ended or we are to stop."""
+        """Wait for messages and return what arrived; nothing if the connection closed or we are to stop."""
         messages = [await self._inbox.get()]
         await asyncio.sleep(GATHER)
         while not self._inbox.empty():
             messages.append(self._inbox.get_nowait())
-        # The end is for the next call: what came before it is good.
+        # The end is left for the next call: what came before it is valid.
         taken = [message for message in messages if message is not None]
         if len(taken) < len(messages):
             self._inbox.put_nowait(None)
         return [await self._read_aside(message) for message in taken]
 
     def _delivery(self, message: DeliveredMessage) -> _Delivery:
-        """Return what is held of a message: the size counts before anything looks into it."""
+        """Return what is held of a message: its size is checked before its content is read."""
         body, headers = message.body, message.header.properties.headers or {}
         trace, deliveries = headers.get("traceparent"), headers.get(DELIVERIES)
         return _Delivery(
@@ -227,7 +227,7 @@ class RetryIngest:
         return _Read(message, retry, None)
 
     def _malformed(self, message: _Delivery, why: str) -> _Read:
-        # It names what was sent.
+        # The reason quotes what was sent, so it is redacted.
         settings, why = self._settings, error_text(why, self._redactor)
         dead = dead_malformed(
             message.body,
@@ -240,7 +240,7 @@ class RetryIngest:
         return _Read(message, None, dead)
 
     async def _store_patiently(self, batch: list[_Read]) -> None:
-        """Store a batch, however long the database is away: until then nothing is acknowledged."""
+        """Store a batch, however long the database is down: until then nothing is acknowledged."""
         while True:
             try:
                 await self._store(batch)
@@ -265,7 +265,7 @@ class RetryIngest:
         async with transaction(await self._database.pool(), self._tenant) as connection:
             if retries:
                 stored = await put_retries(connection, self._tenant, retries)
-            # In the order of their names, so that two writers never wait for each other.
+            # Sorted by name, so that two writers never deadlock.
             for owner, messages in sorted(dead.items()):
                 await go_over_to(connection, owner)
                 await put_dead(connection, owner, self._settings.retry_queue, messages)
@@ -273,7 +273,7 @@ class RetryIngest:
         self._metrics.malformed(sum(map(len, dead.values())))
 
     async def _store_apart(self, batch: list[_Read], error: asyncpg.PostgresError) -> None:
-        """Halve a batch that the database refuses until the message is found that it refuses it for."""
+        """Halve a batch that the database refuses until the refused message is found."""
         if len(batch) > 1:
             middle = len(batch) // 2
             await self._store_patiently(batch[:middle])

@@ -1,4 +1,4 @@
-"""`RetryMessage`, as it is on the wire: read into what is stored, or refused with the field and its value. Pure."""
+"""`RetryMessage` on the wire: read into what is stored, or refused with the field and its value. Pure."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -16,11 +16,11 @@ from redrive.redaction.redactor import Redactor
 from redrive.store.messages.dead import MessageKind, NewDeadMessage
 from redrive.store.messages.retry_queue import DueRetry, NewRetry
 
-# The header that says whose a message is, also of one that cannot be read.
+# The header that names a message's tenant, also of one that cannot be read.
 TENANT: Final = "x-tenant"
 LONGEST_WAIT: Final = timedelta(days=30)
 MOST_RETRIES: Final = 1000
-# Of AMQP: a routing key is a short string.
+# AMQP: a routing key is a short string.
 _NAME_LIMIT: Final = 255
 
 
@@ -33,7 +33,7 @@ class Malformed(InvalidInput):
 def read_retry(
     body: bytes, *, policy: RetryPolicy, default_max_retries: int, now: datetime, draw: float, redactor: Redactor
 ) -> NewRetry:
-    """Read a message, with its delay; `draw` is a random number in [0, 1). Raise Malformed naming what is wrong."""
+    """Read a message and its delay; `draw` is a random number in [0, 1). Raise Malformed naming what is wrong."""
     message = RetryMessage()
     try:
         message.ParseFromString(body)
@@ -50,7 +50,7 @@ def read_retry(
         error_reason=error_text(message.error_reason, redactor),
         retry_count=message.retry_count,
         max_retries=max_retries,
-        # There is nothing to wait for when no retry is left.
+        # There is no delay if no retry is left.
         delay=timedelta(0) if exhausted else policy.delay(message.retry_count + 1, draw),
         not_before=None if exhausted else _not_before(message.next_retry_at_ms, now),
     )
@@ -77,22 +77,22 @@ def _not_before(milliseconds: int, now: datetime) -> datetime | None:
     if milliseconds == 0:
         return None
     latest = now + LONGEST_WAIT
-    # Compared as numbers: a wild one does not fit a datetime.
+    # Compared as numbers: an extreme value does not fit a datetime.
     if not 0 < milliseconds <= latest.timestamp() * 1000:
         raise Malformed(f"next_retry_at_ms {milliseconds} is not a time up to {latest:%Y-%m-%d}, in milliseconds")
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def error_text(text: str, redactor: Redactor) -> str:
-    """Return an error's text as it may be stored."""
+    """Return an error's text in the form in which it is stored."""
     return clean(redactor.beginning(text, ERROR_TEXT_LIMIT))
 
 
 def dead_malformed(
     body: bytes, queue: str, reason: str, *, max_retries: int, full_size: int | None = None
 ) -> NewDeadMessage:
-    """Make the record of a message that cannot be read. A replay puts it into its queue again, as it was."""
-    # The same message, delivered again, is the same record.
+    """Build the record of a message that cannot be read. A replay puts it into its queue again, unchanged."""
+    # The same message, delivered again, gives the same record.
     size = b"" if full_size is None else b"\0%d" % full_size
     digest = hashlib.sha256(queue.encode() + b"\0" + body + size).digest()
     return NewDeadMessage(
@@ -108,7 +108,7 @@ def dead_malformed(
 
 
 def dead_exhausted(retry: DueRetry) -> NewDeadMessage:
-    """Make the record of a message whose retries are used up."""
+    """Build the record of a message whose retries are used up."""
     return NewDeadMessage(
         message_id=retry.message_id,
         kind=MessageKind.EXHAUSTED,
@@ -121,7 +121,7 @@ def dead_exhausted(retry: DueRetry) -> NewDeadMessage:
 
 
 def for_review(retry: DueRetry) -> bytes:
-    """Return what the queue for manual review gets: the whole RetryMessage."""
+    """Return the content for the manual review queue: the whole RetryMessage."""
     return RetryMessage(
         message_id=str(retry.message_id),
         original_payload=retry.original_payload,

@@ -1,4 +1,4 @@
-"""What the retry scheduler counts, by the names of its specification. Served for Prometheus on HTTP_PORT."""
+"""The retry scheduler's metrics, named as in its specification. Served for Prometheus on HTTP_PORT."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -41,7 +41,7 @@ class RetryMetrics:
             self._scheduled.labels(queue).inc(count)
 
     def sent(self, by_queue: Mapping[str, int], drifts: Iterable[timedelta]) -> None:
-        """Count retries that the broker confirmed, and how late they were."""
+        """Count retries that the broker confirmed, and their delay."""
         for queue, count in by_queue.items():
             self._executed.labels(queue, "success").inc(count)
         for drift in drifts:
@@ -52,7 +52,7 @@ class RetryMetrics:
         self._executed.labels(queue, "failed").inc()
 
     def exhausted(self, queue: str) -> None:
-        """Count a message that was given up."""
+        """Count a message whose retries are used up."""
         self._exhausted.labels(queue).inc()
 
     def malformed(self, count: int) -> None:
@@ -60,5 +60,5 @@ class RetryMetrics:
         self._malformed.inc(count)
 
     def depth(self, count: int) -> None:
-        """Set how many messages wait."""
+        """Set how many messages are waiting."""
         self._depth.set(count)

@@ -1,4 +1,4 @@
-"""The settings of the retry scheduler, by the names of its specification."""
+"""The settings of the retry scheduler, named as in its specification."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ DEFAULT_URL = "amqp://localhost:5672"
 
 
 class RetrySettings(BaseSettings):
-    """What can be set of the retry scheduler from outside."""
+    """The settings of the retry scheduler."""
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
 
@@ -62,7 +62,7 @@ class RetrySettings(BaseSettings):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The preset `message`, with the delays that are set."""
+        """The preset `message`, with the configured delays."""
         return MESSAGE.model_copy(
             update={
                 "base": timedelta(milliseconds=self.base_delay_ms),
@@ -72,11 +72,11 @@ class RetrySettings(BaseSettings):
 
     @property
     def poll_interval(self) -> timedelta:
-        """How often to look for what is due."""
+        """How often to poll for due messages."""
         return timedelta(milliseconds=self.retry_poll_interval_ms)
 
     def url(self, settings: Settings) -> str:
-        """Return where RabbitMQ is: as set, or that of the stack of this directory, or the usual place."""
+        """Return the address of RabbitMQ: the configured one, that of this directory's stack, or the default."""
         if self.rabbitmq_url is not None:
             return self.rabbitmq_url.get_secret_value()
         return embedded_broker(settings.state_dir, Broker.RABBITMQ) or DEFAULT_URL

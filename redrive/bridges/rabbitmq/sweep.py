@@ -1,8 +1,8 @@
-"""The retry scheduler's way out: what is due goes to the queue that it came from, or to manual review.
+"""The retry scheduler's sweep: due messages go to the queue that they came from, or to manual review.
 
 A batch is one transaction: its rows are locked, sent with one wait for all confirmations, and removed. A process that
-dies before the commit leaves the rows as they were, and they are sent again with the same message id. So does a crash
-of PostgreSQL just after the commit, which does not wait for the disk: what is due then must not wait for it either.
+dies before the commit leaves the rows unchanged, and they are sent again with the same message id. So does a crash of
+PostgreSQL just after the commit, which does not wait for the disk: that would delay what is due.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from redrive.tracing import span, trace_headers
 log = get_logger(__name__)
 
 BATCH: Final = 500
-# Batches on their way at once: a broker may take a tenth of a second to confirm, and what is due then must not wait.
+# Batches in flight: a broker may take a tenth of a second to confirm, and what is due must not wait for it.
 LANES: Final = 6
-# How long a step of a batch may take: a sweep that hangs must end, so that another goes on.
+# How long a step of a batch may take: a sweep that hangs must end, so that another one continues.
 PATIENCE: Final = 30.0
 RETRY_COUNT: Final = "x-retry-count"
 MAX_RETRIES: Final = "x-max-retries"
@@ -42,7 +42,7 @@ _PERSISTENT: Final = 2
 
 
 class _Result(NamedTuple):
-    """What became of one message: confirmed, refused (with the reason), or unknown."""
+    """The outcome of one message: confirmed, refused (with the reason), or unknown."""
 
     retry: DueRetry
     confirmed: bool
@@ -50,7 +50,7 @@ class _Result(NamedTuple):
 
 
 class RetrySweeper:
-    """Send what is due, in batches, for as long as it is asked to."""
+    """Send what is due, in batches, until told to stop."""
 
     def __init__(self, url: str, settings: RetrySettings, database: Database, metrics: RetryMetrics) -> None:
         self._url = url
@@ -60,7 +60,7 @@ class RetrySweeper:
         self._metrics = metrics
 
     async def sweep(self, tenant: str, stop: asyncio.Event) -> int:
-        """Send until told to stop and return how many; raise Unavailable when the broker or the database goes away."""
+        """Send until told to stop and return how many; raise Unavailable if the broker or the database goes down."""
         try:
             async with connected(self._url, f"{self._settings.service_name} sweep") as connection:
                 await ensure_queue(connection, self._settings.manual_review_queue)
@@ -71,7 +71,7 @@ class RetrySweeper:
             raise Unavailable(f"RabbitMQ went away: {reason(error)}") from error
 
     async def _lane(self, connection: AbstractConnection, tenant: str, turn: "_Turn") -> int:
-        # Its interface does not know `wait`: without it, each message would wait for the socket alone.
+        # The interface does not declare `wait`: without it, each message would wait for the socket alone.
         channel = cast("Channel", await connection.channel(publisher_confirms=True, on_return_raises=True))
         sent = 0
         while not turn.over:
@@ -83,7 +83,7 @@ class RetrySweeper:
 
     async def _batch(self, channel: Channel, tenant: str, turn: "_Turn") -> int:
         async with contextlib.AsyncExitStack() as undo:
-            # One lane looks at a time; it keeps its transaction when the next begins to look.
+            # One lane polls at a time; it keeps its transaction when the next begins to poll.
             async with turn.looking():
                 if turn.over:
                     return 0
@@ -94,7 +94,7 @@ class RetrySweeper:
                 turn.took(len(due))
             if not due:
                 return 0
-            # Of its own, not of the sweep's, which goes on for as long as there is a bridge.
+            # A trace of its own, not the sweep's, which lasts as long as the bridge.
             with span("retry.send", "producer", carrier={}, count=len(due), tenant_id=tenant):
                 results = await self._send(channel, due, tenant)
                 await self._settle(connection, tenant, [result for result in results if _is_known(result)])
@@ -108,7 +108,7 @@ class RetrySweeper:
         try:
             _, late = await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
-            # Those that are not answered yet: nobody will know.
+            # Unconfirmed messages: their outcome is unknown.
             for task in tasks:
                 task.cancel()
         if late:
@@ -119,7 +119,7 @@ class RetrySweeper:
         return self._settings.manual_review_queue if retry.exhausted else retry.original_queue
 
     async def _publish(self, channel: Channel, retry: DueRetry, tenant: str) -> None:
-        # One that could not be read comes back to us, and has to find its record again.
+        # One that could not be read comes back to us, and must match its record again.
         owner = {TENANT: tenant} if self._target(retry) == self._settings.retry_queue else {}
         made = retry.retry_count if retry.exhausted else retry.retry_count + 1
         await channel.basic_publish(
@@ -136,7 +136,7 @@ class RetrySweeper:
         )
 
     async def _settle(self, connection: Connection, tenant: str, results: Sequence[_Result]) -> None:
-        """Make the rows say what happened to their messages."""
+        """Update the rows with the outcomes of their messages."""
         exhausted = [result.retry for result in results if result.retry.exhausted]
         if exhausted:
             await put_dead(connection, tenant, self._settings.retry_queue, [dead_exhausted(each) for each in exhausted])
@@ -147,7 +147,7 @@ class RetrySweeper:
         sent = await remove(connection, [retry.id for retry in confirmed])
         replayed = [each.message_id for each in sent if each.was_replay]
         if replayed:
-            # One that was exhausted again is open again, and stays so.
+            # A message that was exhausted again is open again, and stays open.
             await mark_replayed(connection, tenant, replayed)
         self._count(results, sent)
 
@@ -196,7 +196,7 @@ async def _all_or_none(lanes: list[asyncio.Task[int]]) -> list[int]:
 
 
 class _Turn:
-    """Whose turn it is to look for what is due: at once after a full batch, else after the interval."""
+    """Which lane may poll: at once after a full batch, otherwise after the interval."""
 
     def __init__(self, interval: float, stop: asyncio.Event) -> None:
         self._interval = interval
@@ -206,12 +206,12 @@ class _Turn:
 
     @property
     def over(self) -> bool:
-        """Tell whether the sweep is to stop."""
+        """Tell whether the sweep must stop."""
         return self._stop.is_set()
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
-        """Wait for the turn, and keep it while the block lasts."""
+        """Wait for the turn, and keep it for the length of the block."""
         async with self._lock:
             if not self._full:
                 with contextlib.suppress(TimeoutError):
@@ -219,5 +219,5 @@ class _Turn:
             yield
 
     def took(self, count: int) -> None:
-        """Note how many were due."""
+        """Record how many were due."""
         self._full = count == BATCH

@@ -1,8 +1,8 @@
 """Values on AMQP's wire, read within limits.
 
-pamqp reads a header table by recursion, with a copy of the rest for each entry, and raises for a text that is not UTF-8
-or a time that no clock has. Any of that ends the connection; the broker delivers the message again, and again. Here a
-table costs one pass over its bytes, and what cannot be read is left out: the message comes through, and is judged.
+pamqp reads a header table recursively, copies the rest for each entry, and raises for text that is not UTF-8 or an
+impossible time. Any of that ends the connection, and the broker delivers the message again and again. Here a table
+costs one pass over its bytes, and unreadable values are left out: the message arrives and is judged.
 """
 
 import datetime
@@ -33,7 +33,7 @@ def install() -> None:
 
 
 def table(value: bytes) -> tuple[int, dict[str, Any]]:
-    """Read a table; return how many bytes it has, and what could be read."""
+    """Read a table; return its size in bytes, and what could be read."""
     if len(value) < 4:
         raise ValueError("a table without its length")
     length = _LENGTH.unpack_from(value)[0]
@@ -41,7 +41,7 @@ def table(value: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def short_string(value: bytes) -> tuple[int, str]:
-    """Read a text of up to 255 bytes, with marks where it is not UTF-8."""
+    """Read a text of up to 255 bytes, with replacement marks where it is not UTF-8."""
     if not value:
         raise ValueError("a text without its length")
     length = value[0]
@@ -49,7 +49,7 @@ def short_string(value: bytes) -> tuple[int, str]:
 
 
 def timestamp(value: bytes) -> tuple[int, datetime.datetime | None]:
-    """Read a time; one that does not exist is none."""
+    """Read a time; an impossible one is None."""
     try:
         return decode.timestamp(value)
     except (ValueError, OverflowError, OSError):
@@ -57,7 +57,7 @@ def timestamp(value: bytes) -> tuple[int, datetime.datetime | None]:
 
 
 class _Reader:
-    """One pass over the bytes of a table, with a budget of entries for all that it holds."""
+    """One pass over the bytes of a table, with a budget of entries for its whole content."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -84,7 +84,7 @@ class _Reader:
         return found
 
     def _value(self, at: int, end: int, depth: int) -> tuple[int, Any]:
-        """Return where a value ends, and the value; a place beyond the end for one that cannot be there."""
+        """Return where a value ends, and the value; a position beyond the end if it is invalid."""
         self._left -= 1
         kind, start = self._data[at], at + 1
         if kind in _SIZES:

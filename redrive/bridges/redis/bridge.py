@@ -1,8 +1,8 @@
-"""The bridge from a Redis stream: every entry becomes a run, or a record of why it did not, and only then is let go.
+"""The bridge from a Redis stream: an entry becomes a run, or a record of its failure, and only then is acknowledged.
 
-An entry is held by one task from its delivery to its acknowledgement. While it is held the server is told so; when the
-process dies, the entry is idle after a while and another consumer takes it over. Deliveries are counted by the server:
-they are the retry budget of an entry that fails, or that kills whoever touches it.
+One task holds an entry from its delivery to its acknowledgement, and tells the server so. If the process dies, the
+entry becomes idle and another consumer claims it. The server counts deliveries: they are the retry budget of an entry
+that fails, or that crashes its consumers.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ Result = TypeVar("Result")
 
 READ_WAIT: Final = timedelta(milliseconds=500)
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
-# How often somebody who is away is asked again.
+# How often to retry a dependency that is unavailable.
 AWAY: Final = Curve(base=timedelta(milliseconds=100), cap=timedelta(seconds=5), jitter=FullJitter(), max_attempts=1)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a bridge takes on, and how patient it is."""
+    """How much a bridge takes on, and how long it waits."""
 
     held: int = 50
     claim_idle: timedelta = timedelta(minutes=1)
@@ -44,11 +44,11 @@ class Limits:
 
 
 class Stopping(Exception):
-    """The bridge was told to stop while it waited for somebody who is away."""
+    """The bridge was told to stop while it waited for an unavailable dependency."""
 
 
 class RedisBridge:
-    """Consume one stream as one member of its consumer group."""
+    """Consume a stream as one member of its consumer group."""
 
     def __init__(
         self, stream: EventStream, intake: Intake, database: Database, limits: Limits, ready: Callable[[], None]
@@ -88,7 +88,7 @@ class RedisBridge:
         self._ready()
 
     async def _take_some(self) -> None:
-        """Take as many entries as there is room for; wait for room when there is none."""
+        """Take as many entries as there is room for; wait for room if there is none."""
         room = self._limits.held - len(self._held)
         if room <= 0:
             self._let_go.clear()
@@ -99,7 +99,7 @@ class RedisBridge:
         except ResponseError as error:
             if not is_group_gone(error):
                 raise
-            # The server has lost its memory. What was acknowledged is safe elsewhere; what is held goes on.
+            # The server has lost its data. What was acknowledged is stored elsewhere; what is held continues.
             log.warning("bridge.group_gone", source=self._stream.name)
             await self._join()
             return
@@ -113,7 +113,7 @@ class RedisBridge:
             claimed = await self._stream.claim(room, self._limits.claim_idle)
             if claimed:
                 log.info("bridge.claimed", source=self._stream.name, count=len(claimed))
-                # Ours may be among them, when the server could not be told that we hold them.
+                # Our own may be among them, if the server could not be told that we hold them.
                 return [entry for entry in claimed if entry.id not in self._held]
         return await self._stream.read(room, READ_WAIT)
 
@@ -126,7 +126,7 @@ class RedisBridge:
             self._let_go.set()
             error = None if done.cancelled() else done.exception()
             if error and not isinstance(error, Stopping):
-                # It is still the group's: it comes back when it has been idle, and counts as one more delivery.
+                # It still belongs to the group: once idle it comes back, and counts as one more delivery.
                 log.error(
                     "bridge.entry_left", source=self._stream.name, error_type=type(error).__name__, error=str(error)
                 )
@@ -150,7 +150,7 @@ class RedisBridge:
         await self._until_done("redis", lambda: self._stream.acknowledge(entry.id))
 
     async def _take(self, message: Message, deliveries: int) -> Problem | None:
-        """Take a message, or return why it cannot be taken. One that was delivered too often is not looked at."""
+        """Accept a message, or return why not. One that was delivered too often is not read."""
         if deliveries > self._limits.policy.max_attempts:
             return Problem(_worn_out(deliveries - 1), deliveries - 1, Labels(tenant_name(message.tenant)))
         try:
@@ -161,7 +161,7 @@ class RedisBridge:
         return Problem(*failed, self._intake.labels(envelope)) if failed else None
 
     async def _accept(self, message: Message, envelope: Envelope, tries: int) -> tuple[Exception, int] | None:
-        """Try to make a message safe as often as its policy allows; return why it is not, and the tries."""
+        """Try to make a message safe as often as its policy allows; return why it is not, and the attempts."""
         while True:
             try:
                 await self._until_done("servers", lambda: self._intake.accept(message, envelope))
@@ -190,7 +190,7 @@ class RedisBridge:
         await self._pause(delay)
 
     async def _until_done(self, who: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something; while who is needed for it is away, say so once and wait. Raises what waiting cannot mend."""
+        """Do something; while a dependency is unavailable, log it once and wait. Raises what waiting cannot fix."""
         tries = 0
         while True:
             try:
@@ -216,7 +216,7 @@ class RedisBridge:
         raise Stopping
 
     async def _mirror(self, tenant: str, dead_id: str) -> None:
-        """Put a recorded message on the stream of dead ones, if nobody has."""
+        """Add a recorded message to the stream of dead ones, unless it is there."""
         async with mirroring(await self._database.pool(), tenant, dead_id) as found:
             if found is None:
                 return
@@ -234,7 +234,7 @@ class RedisBridge:
             await self._stream.put_dead(dead.id, body, headers)
 
     async def _sweep(self) -> None:
-        """Put on the stream of dead ones what a bridge recorded just before it died."""
+        """Add to the stream of dead ones what a bridge recorded just before it died."""
         while True:
             try:
                 for tenant, dead_id in await not_mirrored(await self._database.pool(), self._stream.name):
@@ -245,7 +245,7 @@ class RedisBridge:
             await asyncio.sleep(SWEEP_INTERVAL.total_seconds())
 
     async def _keep_held(self) -> None:
-        """Tell the server that we live: entries that are held and wait must not be taken over."""
+        """Keep held entries from becoming idle, so that no other consumer claims them."""
         while True:
             await asyncio.sleep(self._limits.claim_idle.total_seconds() / 3)
             try:

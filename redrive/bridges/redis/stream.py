@@ -17,13 +17,13 @@ from redrive.contracts import PAYLOAD_LIMIT
 FIELD: Final = b"event"
 TENANT_FIELD: Final = b"tenant"
 TRACE_FIELD: Final = b"traceparent"
-# As much as `parse_envelope` reads: what is longer can never be taken.
+# As much as `parse_envelope` reads: a longer entry can never be accepted.
 EVENT_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
 KEPT: Final = 64 * 1024
 _LABEL_LIMIT: Final = 255
 _FIELD_LIMIT: Final = 500
 DEAD: Final = ".dlq"
-# How long a dead message is remembered as put, so that whoever tries again does not put it twice.
+# How long a dead message is remembered, so that a retry does not add it twice.
 _REMEMBERED: Final = timedelta(days=1)
 _PUT_ONCE: Final = """
     if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[1]) then
@@ -31,7 +31,7 @@ _PUT_ONCE: Final = """
     end
     return false
 """
-# An entry that was delivered before may be what killed its consumer: what is too much of it stays on the server.
+# An entry that was delivered before may have crashed its consumer: its excess stays on the server.
 _FETCH: Final = """
     local found = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])
     if #found == 0 then return {0} end
@@ -58,7 +58,7 @@ _Fields: TypeAlias = dict[bytes, bytes]
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the stream, and how often it was delivered. Of one that is too large, the body is the beginning."""
+    """An entry of the stream, and how often it was delivered. If it is too large, the body is its beginning."""
 
     id: str
     body: bytes
@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether the body is not all of it."""
+        """Tell whether the body is incomplete."""
         return len(self.body) < self.size
 
 
@@ -77,7 +77,7 @@ class EventStream:
     """The consumer group of a stream, as one of its consumers."""
 
     def __init__(self, client: "Redis", name: str, *, group: str, consumer: str, kept: int = KEPT) -> None:
-        # As Any: redis-py types each method for the blocking client, too.
+        # As Any: redis-py's types also cover the blocking client.
         self._redis: Any = client
         self.name = name
         self._group = group
@@ -86,7 +86,7 @@ class EventStream:
 
     @classmethod
     def connect(cls, url: str, name: str, *, group: str, consumer: str, kept: int = KEPT) -> Self:
-        """Return a stream of the server at this address. Nothing is sent yet, and nothing is ever tried twice here."""
+        """Return a stream of the server at this address. It sends nothing yet, and never retries."""
         client = Redis.from_url(url, retry=Retry(NoBackoff(), 0), client_name="redrive", protocol=2)
         return cls(client, name, group=group, consumer=consumer, kept=kept)
 
@@ -96,7 +96,7 @@ class EventStream:
         return self.name + DEAD
 
     async def make_group(self) -> bool:
-        """Make the consumer group if there is none, and tell whether there was none. It begins with the first entry."""
+        """Create the consumer group, from the first entry on, unless it exists; return whether it was created."""
         try:
             await self._redis.xgroup_create(self.name, self._group, id="0", mkstream=True)
         except ResponseError as error:
@@ -106,7 +106,7 @@ class EventStream:
         return True
 
     async def read(self, count: int, wait: timedelta) -> list[Entry]:
-        """Take up to `count` entries that nobody has taken, waiting a while for the first."""
+        """Take up to `count` new entries, waiting a while for the first."""
         answer = await self._redis.xreadgroup(
             self._group,
             self._consumer,
@@ -118,7 +118,7 @@ class EventStream:
         return [self._entry(entry_id.decode(), fields or {}, 1) for entry_id, fields in entries]
 
     async def claim(self, count: int, idle: timedelta) -> list[Entry]:
-        """Take over up to `count` entries that a consumer has held for too long. Each is counted before it is read."""
+        """Claim up to `count` entries that a consumer has held for too long. Each is counted before it is read."""
         entries: list[Entry] = []
         for each in await self._redis.xpending_range(self.name, self._group, "-", "+", count, idle=_ms(idle)):
             deliveries = int(each["times_delivered"]) + 1
@@ -127,7 +127,7 @@ class EventStream:
         return entries
 
     async def deliver_again(self, entry_id: str) -> int | None:
-        """Count one more delivery of an entry that we hold, and return how many there are; None if it is gone."""
+        """Count one more delivery of an entry that we hold, and return the count; None if the entry is gone."""
         try:
             pending = await self._redis.xpending_range(self.name, self._group, entry_id, entry_id, 1)
             deliveries = int(pending[0]["times_delivered"]) + 1 if pending else 0
@@ -157,23 +157,23 @@ class EventStream:
         return Entry(entry_id, body, size, deliveries, _carrier(fields), _label(fields, TENANT_FIELD))
 
     async def keep(self, entry_ids: Sequence[str]) -> None:
-        """Say that we still work on these entries: their idle time begins anew. That is no delivery."""
+        """Reset the idle time of these entries, which we still work on. That is no delivery."""
         if entry_ids:
             await self._redis.xclaim(self.name, self._group, self._consumer, 0, list(entry_ids), justid=True)
 
     async def acknowledge(self, entry_id: str) -> None:
-        """Let go of an entry that is safe. One that the server has forgotten is no error."""
+        """Acknowledge an entry that is safe. One that the server has forgotten is no error."""
         await self._redis.xack(self.name, self._group, entry_id)
 
     async def put_dead(self, dead_id: str, body: bytes, headers: dict[str, str]) -> None:
-        """Put a message on the stream of dead ones, once however often it is asked."""
+        """Add a message to the stream of dead ones, once however often it is called."""
         fields = [FIELD, body, *(part for pair in headers.items() for part in pair)]
         await self._redis.eval(
             _PUT_ONCE, 2, self.dead, f"{self.dead}:{dead_id}", round(_REMEMBERED.total_seconds()), *fields
         )
 
     async def leave(self) -> None:
-        """Remove ourselves from the group, unless entries are still ours: those wait for another consumer."""
+        """Leave the group, unless entries are still ours: those wait for another consumer."""
         pending = await self._redis.xpending_range(self.name, self._group, "-", "+", 1, self._consumer)
         if not pending:
             await self._redis.xgroup_delconsumer(self.name, self._group, self._consumer)
@@ -190,9 +190,9 @@ def is_group_gone(error: ResponseError) -> bool:
 
 
 def _body(fields: _Fields, limit: int) -> tuple[bytes, int]:
-    """Return the event of an entry, and its size; of one without, all that there is, so that nothing is lost.
+    """Return the event of an entry, and its size; without an event, the whole entry, so that nothing is lost.
 
-    What is over the limit is the beginning alone: an entry may have a million fields.
+    Over the limit it is the beginning only: an entry may have a million fields.
     """
     if FIELD in fields:
         return fields[FIELD], len(fields[FIELD])
@@ -206,13 +206,13 @@ def _body(fields: _Fields, limit: int) -> tuple[bytes, int]:
 
 
 def _carrier(fields: _Fields) -> dict[str, str]:
-    """Return what names the trace that an entry belongs to."""
+    """Return the trace context of an entry."""
     trace = _label(fields, TRACE_FIELD)
     return {_text(TRACE_FIELD): trace} if trace else {}
 
 
 def _label(fields: _Fields, name: bytes) -> str | None:
-    """Return a short text that an entry has beside its event."""
+    """Return a short text field that an entry has besides its event."""
     value = fields.get(name)
     return _text(value) if value is not None and len(value) <= _LABEL_LIMIT else None
 

@@ -1,4 +1,4 @@
-"""`ETag` and `If-Match`: an order may hold only for the version of a record that was looked at."""
+"""`ETag` and `If-Match`: a command may be limited to the version of a record that the caller saw."""
 
 from typing import Annotated, Any, Final
 
@@ -20,12 +20,12 @@ IfMatch = Annotated[
 
 
 def etag(version: object) -> str:
-    """Return the tag of a version."""
+    """Return the ETag of a version."""
     return f'"{version}"'
 
 
 def versions(given: IfMatch = None) -> frozenset[str] | None:
-    """Return the versions that an order may meet; None: any."""
+    """Return the versions that a command is valid for; None: any."""
     tags = [tag.strip() for tag in (given or "*").split(",")]
     return None if "*" in tags else frozenset(tag.strip('"') for tag in tags)
 
@@ -51,7 +51,7 @@ _EVERYWHERE: Final = (401, 403, 422, 429, 503)
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the refusals of a route, for the schema: these, and those that every route has."""
+    """Describe the refusals of a route for the schema: these, and those that every route has."""
     content = {MEDIA_TYPE: {"schema": PROBLEM}}
     return {status: {"description": _MEANINGS[status], "content": content} for status in {*_EVERYWHERE, *statuses}}
 
@@ -63,7 +63,7 @@ class Listed(Message):
 
 
 class Ordering(Message):
-    """What every order says. Who gives it is the caller."""
+    """What every command has. The caller is who gives it."""
 
     reason: Reason = Field(description="why; kept in the audit log")
     request_id: Text255 | None = Field(
@@ -72,7 +72,7 @@ class Ordering(Message):
 
 
 class AssigningOrder(Ordering):
-    """An order that may take what it is about out of quarantine."""
+    """A command that may take its target out of quarantine."""
 
     assign_to: Name | None = Field(
         default=None, description="whose it is; needed for one that is in quarantine, which only owners see"
@@ -80,14 +80,14 @@ class AssigningOrder(Ordering):
 
 
 def identity(caller: Principal, wanted: Ordering) -> dict[str, str]:
-    """Return who gives an order, why, and the id that makes it one order however often it is sent."""
+    """Return who gives a command, why, and the id that makes repeated requests one command."""
     check_identifiers(request_id=wanted.request_id)
     request_id = wanted.request_id or new_request_id()
     return {"request_id": request_id, "requested_by": caller.name, "reason": wanted.reason}
 
 
 def accepted(answer: Answer) -> Answer:
-    """Return the answer to an order that was accepted, or refuse with what it says."""
+    """Return the answer to an accepted command, or refuse with its message."""
     if answer.accepted:
         return answer
     action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"

@@ -13,13 +13,13 @@ router = APIRouter(prefix="/approvals", tags=["approvals"])
 
 
 class Approvals(Message):
-    """Those whose hour is not over."""
+    """Approvals that have not expired."""
 
     approvals: list[Approval]
 
 
 def seen_by(caller: Principal, approval: Approval) -> Approval:
-    """Return an approval without what its plan puts in, for those who may not see payloads."""
+    """Return an approval without the data that its plan puts in, for callers who may not see payloads."""
     if caller.may(Right.PAYLOADS):
         return approval
     plan = approval.plan
@@ -31,19 +31,19 @@ def seen_by(caller: Principal, approval: Approval) -> Approval:
 
 @router.get("", responses=refusals())
 async def approvals(desk: TheDesk, caller: Reader, tenant: Scope) -> Approvals:
-    """List plans that wait for approval, or have it. What they put in is redacted, and for those who see payloads."""
+    """List plans that wait for approval, or have it. Their data is redacted, and for those who may see payloads."""
     return Approvals(approvals=[seen_by(caller, each) for each in await list_approvals(await desk.pool(), tenant)])
 
 
 @router.get("/{plan_hash}", responses=refusals(404))
 async def approval(desk: TheDesk, caller: Reader, tenant: Scope, plan_hash: str) -> Approval:
-    """Show a plan that waits for approval, has it, or had its hour."""
+    """Show a plan that waits for approval, has it, or has expired."""
     return seen_by(caller, await get_approval(await desk.pool(), tenant, plan_hash))
 
 
 @router.post("/{plan_hash}", responses=refusals(400, 404, 409, 413, 415))
 async def give(desk: TheDesk, caller: Operator, tenant: Scope, plan_hash: str, agreed: Ordering) -> Approval:
-    """Approve a plan that somebody else asked for. It is good for one order, until its hour is over."""
+    """Approve a plan that somebody else asked for. The approval is valid for one command, until it expires."""
     pool = await desk.pool()
     asked = await get_approval(pool, tenant, plan_hash)
     yes = Yes(approved_by=caller.name, person=caller.person, reason=desk.redactor.text(agreed.reason))

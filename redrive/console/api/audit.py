@@ -32,7 +32,7 @@ class Audit(Listed):
 
 @router.get("/audit", responses=refusals(400))
 async def audit(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[AuditPage, Query()]) -> Audit:
-    """List what was done, the newest first."""
+    """List the audit log, the newest entries first."""
     chosen = AuditFilter(tenant=tenant, dead_letter=choice.dead_letter)
     page = await audit_page(await desk.pool(), chosen, choice.limit, choice.cursor)
     return Audit(lines=page.rows, cursor=page.cursor)

@@ -1,4 +1,4 @@
-"""`/bulk`: one order for many dead letters: planned, started, followed, paused, resumed and stopped."""
+"""`/bulk`: one command for many dead letters: planned, started, followed, paused, resumed and stopped."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ _REFUSALS = refusals(400, 404, 409, 413, 415)
 
 
 class BulkPlanView(Message):
-    """What a bulk operation would do. Send `order` and `hash` back to start just that."""
+    """What a bulk operation would do. Send `order` and `hash` back to start exactly that."""
 
     hash: str
     order: BulkWish = Field(description="as given, with `until` set: what fails later does not belong to it")
@@ -71,7 +71,7 @@ class ItemPage(Message):
 
 
 def one_tenant(tenant: Scope) -> str:
-    """Return the one tenant that a bulk operation is of; an owner has to name it."""
+    """Return the tenant of a bulk operation; an owner has to name it."""
     if tenant is None:
         raise unacceptable([Place(place="query.tenant", problem="an owner names the tenant: ?tenant=acme")])
     return tenant
@@ -88,7 +88,7 @@ async def bulks(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated
 
 @router.post("/plan", responses=_REFUSALS)
 async def plan(desk: TheDesk, _caller: Reader, tenant: OneTenant, wish: BulkWish) -> BulkPlanView:
-    """Tell what a bulk operation would do, without doing it: how many, which steps run again, what that repeats."""
+    """Show what a bulk operation would do, without doing it: how many, which steps run again, what that repeats."""
     found = await (await desk.redrive()).bulk.plan(BulkOrder(tenant=tenant, **dict(wish)))
     order = BulkWish.model_validate(found.order.model_dump(exclude={"tenant"}))
     return BulkPlanView(**dict(found) | {"order": order})
@@ -96,7 +96,7 @@ async def plan(desk: TheDesk, _caller: Reader, tenant: OneTenant, wish: BulkWish
 
 @router.post("", status_code=202, responses=_REFUSALS)
 async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: BulkStartOrder) -> BulkAnswer:
-    """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are not those of the plan.
+    """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are no longer those of the plan.
 
     409 `APPROVAL_NEEDED` (`REDRIVE_APPROVALS=on`): the plan waits at `/approvals/{plan_hash}` for another admin.
     """
@@ -113,7 +113,7 @@ async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: Bulk
 
 @router.get("/{bulk_id}", responses=refusals(404))
 async def bulk(desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str) -> BulkView:
-    """Show a bulk operation and how far it is."""
+    """Show a bulk operation and its progress."""
     return await get_bulk(await desk.pool(), tenant, bulk_id)
 
 
@@ -121,7 +121,7 @@ async def bulk(desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str) -> B
 async def items(
     desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str, choice: Annotated[ItemPage, Query()]
 ) -> BulkItems:
-    """List the items of a bulk operation, and what became of each."""
+    """List the items of a bulk operation and their outcomes."""
     pool = await desk.pool()
     found = await get_bulk(pool, tenant, bulk_id)
     chosen = choice.model_dump(include={"status", "limit", "after"})
@@ -130,7 +130,7 @@ async def items(
 
 @router.post("/{bulk_id}/pause", status_code=202, responses=_REFUSALS)
 async def pause(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
-    """Send nothing more for now; what is under way ends."""
+    """Send nothing more for now; commands under way finish."""
     found = await get_bulk(await desk.pool(), tenant, bulk_id)
     operations = (await desk.redrive()).bulk
     return await operations.pause(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
@@ -138,7 +138,7 @@ async def pause(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, or
 
 @router.post("/{bulk_id}/resume", status_code=202, responses=_REFUSALS)
 async def resume(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
-    """Go on after a pause."""
+    """Continue after a pause."""
     found = await get_bulk(await desk.pool(), tenant, bulk_id)
     operations = (await desk.redrive()).bulk
     return await operations.resume(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
@@ -146,7 +146,7 @@ async def resume(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, o
 
 @router.post("/{bulk_id}/stop", status_code=202, responses=_REFUSALS)
 async def stop(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
-    """End it: what is under way ends, the rest is skipped."""
+    """End it: commands under way finish, the rest is skipped."""
     found = await get_bulk(await desk.pool(), tenant, bulk_id)
     operations = (await desk.redrive()).bulk
     return await operations.stop(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)

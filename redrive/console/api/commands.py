@@ -1,4 +1,4 @@
-"""`/workflow-dlq/{id}/…`: plans of and orders to dead letters. Who orders is the caller, in the caller's tenant."""
+"""`/workflow-dlq/{id}/…`: plans and commands for dead letters. The caller gives them, in the caller's tenant."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -34,7 +34,7 @@ _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
 
 
 class Aim(NamedTuple):
-    """The dead letter of an order, and the versions of it that the order may meet."""
+    """The dead letter of a command, and the versions of it that the command is valid for."""
 
     record: LetterRecord
     versions: frozenset[str] | None
@@ -62,7 +62,7 @@ class ReplayOrder(Manner, Ordering):
 
 
 class ResolveOrder(Ordering):
-    """Let the run go on as if the step had returned this."""
+    """Let the run continue as if the step had returned this."""
 
     output: dict[str, Any]
 
@@ -98,7 +98,7 @@ async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, man
 
 @router.post("/replay", status_code=202, responses=_REFUSALS)
 async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrder) -> Answer:
-    """Run the dead step again: the same run goes on in place, with what earlier steps returned."""
+    """Run the dead step again: the same run continues in place, with the outputs of earlier steps."""
     manner = {name: getattr(wanted, name) for name in Manner.model_fields}
     order = Replay(**identity(caller, wanted), **manner)
     return await _give(desk, caller, aim, order)
@@ -106,7 +106,7 @@ async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrde
 
 @router.post("/resolve", status_code=202, responses=_REFUSALS)
 async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOrder) -> Answer:
-    """Close a dead letter with an output: the run goes on as if the step had returned it."""
+    """Close a dead letter with an output: the run continues as if the step had returned it."""
     order = Resolve(**identity(caller, wanted), output=wanted.output)
     return await _give(desk, caller, aim, order)
 
@@ -114,21 +114,21 @@ async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOr
 @router.post("/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/discard", status_code=202, responses=_REFUSALS)
 async def discard(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
-    """Give a dead letter up: its run ends FAILED. `ignore` and `discard` are one verb."""
+    """Discard a dead letter: its run ends FAILED. `ignore` is an alias."""
     order = Discard(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
 
 
 @router.post("/restart", status_code=202, responses=_REFUSALS)
 async def restart(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
-    """Start a run anew from the dead step on, when the run itself is gone."""
+    """Start a new run from the dead step on, if the run itself is gone."""
     order = Restart(**identity(caller, wanted))
     return await _give(desk, caller, aim, order)
 
 
 async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> Answer:
     record, pool = aim.record, await desk.pool()
-    # An order that comes again, because its answer was lost, has changed the record itself.
+    # A command that is repeated, because its answer was lost, has changed the record itself.
     earlier = await first_answer(pool, record.letter, order.request_id)
     if earlier:
         return accepted(earlier)

@@ -1,4 +1,4 @@
-"""`/dead-events`: messages of Redis Streams that could not become a run, and orders to them."""
+"""`/dead-events`: messages of Redis Streams that could not become a run, and commands to them."""
 
 from typing import Annotated
 
@@ -48,7 +48,7 @@ class DeadEvents(Listed):
 
 
 class DeadEventDetail(DeadEvent):
-    """The whole story of a dead event. The message is redacted, and for those who may see payloads."""
+    """A dead event with its history. The message is redacted, and only for those who may see payloads."""
 
     payload: Content | None
     payload_hidden: bool
@@ -66,7 +66,7 @@ async def dead_events(
 
 
 async def find_dead_event(desk: TheDesk, tenant: BrokerScope, dead_id: str) -> DeadEvent:
-    """Return a dead event of this tenant; one of another tenant is not there."""
+    """Return a dead event of this tenant; one of another tenant is not found."""
     record = await get_dead_event(await desk.pool(), tenant, dead_id)
     if record is None:
         raise EventNotFound(f"no dead event of yours has the id {dead_id[:200]!r}")
@@ -78,7 +78,7 @@ Found = Annotated[DeadEvent, Depends(find_dead_event)]
 
 @router.get("/{dead_id}", responses=refusals(404))
 async def dead_event(desk: TheDesk, caller: Reader, record: Found, response: Response) -> DeadEventDetail:
-    """Show the whole story of a dead event. Its ETag is for the If-Match of an order."""
+    """Show a dead event with its history. Its ETag is for a command's If-Match."""
     carried = await dead_event_content(desk, caller, record)
     response.headers["ETag"] = etag(record.version)
     return DeadEventDetail(
@@ -91,7 +91,7 @@ async def dead_event(desk: TheDesk, caller: Reader, record: Found, response: Res
 
 @router.post("/{dead_id}/replay", status_code=202, responses=_REFUSALS)
 async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
-    """Try again to make a run of a message, from the stored message. 409: it still cannot become one."""
+    """Try again to make a run of a stored message. 409: it still cannot become one."""
     order, replays = Replay(**identity(caller, wanted)), await desk.event_replays()
     return accepted(await replays.dead_event(record.tenant, record.id, order, seen, assign_to=wanted.assign_to))
 
@@ -99,7 +99,7 @@ async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions,
 @router.post("/{dead_id}/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/{dead_id}/discard", status_code=202, responses=_REFUSALS)
 async def discard(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
-    """Give a message up that could not become a run; its record stays. `ignore` and `discard` are one verb."""
+    """Discard a message that could not become a run; its record stays. `ignore` is an alias."""
     order = Discard(**identity(caller, wanted))
     return accepted(await dead_event_orders.discard(await desk.pool(), record, order, seen))
 

@@ -1,4 +1,4 @@
-"""`/workflow-dlq`: dead letters, to look at."""
+"""`/workflow-dlq`: lists and details of dead letters."""
 
 from typing import Annotated
 
@@ -41,19 +41,19 @@ class Letters(Listed):
 
 
 class GroupChoice(Choice):
-    """Which dead letters to put into groups, and how many groups."""
+    """Which dead letters to group, and how many groups."""
 
     limit: int = Field(default=20, ge=1, le=LARGEST_PAGE)
 
 
 class Groups(Message):
-    """The largest groups of open dead letters that look alike."""
+    """The largest groups of similar open dead letters."""
 
     groups: list[LetterGroup]
 
 
 class LetterDetail(LetterRecord):
-    """The whole story of a dead letter. The payload is redacted, and for those who may see payloads."""
+    """A dead letter with its history. The payload is redacted, and only for those who may see payloads."""
 
     payload_hidden: bool
     audit: list[AuditEntry]
@@ -78,7 +78,7 @@ async def groups(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotate
 
 @router.get("/stats", responses=refusals())
 async def stats(desk: TheDesk, _caller: Reader, tenant: Scope) -> LetterStats:
-    """Tell how many dead letters there are, how old the oldest is, and what they are about."""
+    """Return how many dead letters there are, the age of the oldest, and what they are about."""
     return await letter_stats(await desk.pool(), tenant)
 
 

@@ -1,4 +1,4 @@
-"""`/dead-messages`: messages of RabbitMQ that were given up, and orders to them."""
+"""`/dead-messages`: messages of RabbitMQ whose retries are used up or that cannot be read, and commands to them."""
 
 from typing import Annotated
 
@@ -50,7 +50,7 @@ class DeadMessages(Listed):
 
 
 class MessageDetail(DeadMessage):
-    """The whole story of a dead message. What it carries is redacted, and for those who may see payloads."""
+    """A dead message with its history. Its content is redacted, and only for those who may see payloads."""
 
     payload: Content | None
     payload_hidden: bool
@@ -61,14 +61,14 @@ class MessageDetail(DeadMessage):
 async def dead_messages(
     desk: TheDesk, _caller: Reader, tenant: BrokerScope, choice: Annotated[MessagePage, Query()]
 ) -> DeadMessages:
-    """List messages that were given up, the newest failure first."""
+    """List dead messages, the newest failure first."""
     chosen = MessageFilter(tenant=tenant, status=choice.status, queue=choice.queue)
     page = await list_dead(await desk.pool(), chosen, choice.limit, choice.cursor)
     return DeadMessages(dead_messages=page.rows, cursor=page.cursor)
 
 
 async def find_message(desk: TheDesk, tenant: BrokerScope, message_id: str) -> DeadMessage:
-    """Return a dead message of this tenant; one of another tenant is not there."""
+    """Return a dead message of this tenant; one of another tenant is not found."""
     known = parse_id(message_id)
     found = await find_dead(await desk.pool(), tenant, known) if known else []
     if not found:
@@ -83,7 +83,7 @@ Found = Annotated[DeadMessage, Depends(find_message)]
 
 @router.get("/{message_id}", responses=refusals(404))
 async def dead_message(desk: TheDesk, caller: Reader, record: Found, response: Response) -> MessageDetail:
-    """Show the whole story of a dead message. Its ETag is for the If-Match of an order."""
+    """Show a dead message with its history. Its ETag is for a command's If-Match."""
     carried = await message_content(desk, caller, record)
     response.headers["ETag"] = etag(record.version)
     return MessageDetail(
@@ -96,7 +96,7 @@ async def dead_message(desk: TheDesk, caller: Reader, record: Found, response: R
 
 @router.post("/{message_id}/replay", status_code=202, responses=_REFUSALS)
 async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
-    """Send a message again, now, with its retries counted from the start."""
+    """Send a message again, now, with its retry count reset."""
     order = Replay(**identity(caller, wanted))
     owner = await assigned(await desk.pool(), record, wanted.assign_to, order)
     return await _give(desk, record.model_copy(update={"tenant": owner}), order, seen)
@@ -105,7 +105,7 @@ async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions,
 @router.post("/{message_id}/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/{message_id}/discard", status_code=202, responses=_REFUSALS)
 async def discard(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
-    """Give a message up for good; its record stays. `ignore` and `discard` are one verb."""
+    """Discard a message for good; its record stays. `ignore` is an alias."""
     return await _give(desk, record, Discard(**identity(caller, wanted)), seen)
 
 
@@ -121,7 +121,7 @@ def _not_found(text: str) -> MessageNotFound:
 
 
 async def message_content(desk: Desk, caller: Principal, record: DeadMessage) -> Content | None:
-    """Return what a message carries, for those who may see that."""
+    """Return the content of a message, for those who may see it."""
     if not caller.may(Right.PAYLOADS):
         return None
     return content(await read_payload(await desk.pool(), record, READ + 1), desk.redactor)

@@ -1,4 +1,4 @@
-"""`/stored-events`: events that became runs, what their projectors made of them, and replays."""
+"""`/stored-events`: events that became runs, the outcomes of their projectors, and replays."""
 
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ class Events(Listed):
 
 
 class EventDetail(EventRow):
-    """An event with its projectors. The payload is redacted, and for those who may see payloads."""
+    """An event with its projectors. The payload is redacted, and only for those who may see payloads."""
 
     payload: dict[str, Any] | None
     payload_hidden: bool
@@ -67,7 +67,7 @@ class EventReplayOrder(Ordering):
 
 
 class EventAnswer(Message):
-    """What becomes of a replay: one entry for each run that goes on or starts."""
+    """The outcome of a replay: one entry for each run that continues or starts."""
 
     request_id: str
     message: str
@@ -85,7 +85,7 @@ async def events(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotate
 
 
 async def find_event(desk: TheDesk, tenant: Scope, event_id: str) -> StoredEvent:
-    """Return an event of this tenant; one of another tenant is not there."""
+    """Return an event of this tenant; one of another tenant is not found."""
     record = await get_event(await desk.pool(), tenant, event_id)
     if record is None:
         raise EventNotFound(f"no event of yours has the id {event_id[:200]!r}")
@@ -97,7 +97,7 @@ Found = Annotated[StoredEvent, Depends(find_event)]
 
 @router.get("/{event_id}", responses=refusals(404))
 async def event(desk: TheDesk, caller: Reader, record: Found) -> EventDetail:
-    """Show an event and what its projectors made of it."""
+    """Show an event and the outcomes of its projectors."""
     pool, payload = await desk.pool(), await event_payload(desk, caller, record)
     return EventDetail(
         **dict(record) | {"payload": payload},
@@ -109,7 +109,7 @@ async def event(desk: TheDesk, caller: Reader, record: Found) -> EventDetail:
 
 @router.post("/{event_id}/replay", status_code=202, responses=refusals(400, 404, 409, 413, 415))
 async def replay(desk: TheDesk, caller: Operator, record: Found, wanted: EventReplayOrder) -> EventAnswer:
-    """Run projectors again on the stored payload: parked ones in their own run, others in a run made of them alone."""
+    """Run projectors again on the stored payload: parked ones in their own run, others in a new run of just these."""
     order = Replay(**identity(caller, wanted))
     done = await (await desk.event_replays()).event(record.tenant, record.id, wanted.projectors, order)
     if not any(each.accepted for each in done):

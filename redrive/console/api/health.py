@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: whether the process lives, and whether it can serve."""
+"""`/healthz` and `/readyz`: whether the process is alive, and whether it can serve."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ PATIENCE = 5.0
 
 
 class Health(Message):
-    """Whether it is well, and what is not."""
+    """Whether it is healthy, and what is not."""
 
     status: str
     problems: dict[str, str] = Field(default_factory=dict)
@@ -31,7 +31,7 @@ async def healthz() -> Health:
 
 @router.get("/readyz", responses={503: {"model": Health, "description": "Something that is needed does not answer"}})
 async def readyz(request: Request, desk: TheDesk, response: Response) -> Health:
-    """Tell whether the database and Temporal answer."""
+    """Check whether the database and Temporal answer."""
     await desk.strangers.count(request, "readyz")
     database, temporal = await asyncio.gather(_database(desk), _temporal(desk))
     problems = {name: text for name, text in (("database", database), ("temporal", temporal)) if text}

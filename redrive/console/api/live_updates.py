@@ -1,4 +1,4 @@
-"""`/events`: what changes, as server-sent events, for as long as the caller may see it."""
+"""`/events`: live updates as server-sent events, for as long as the caller may see them."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from redrive.errors import RedriveError
 from redrive.store.audit.lists import Change, changes_after, heads
 
 router = APIRouter(tags=["events"])
-# How often a stream, busy or silent, asks whether its caller may still listen; a silent one then says that it lives.
+# How often a stream checks whether its caller may still listen; a silent one then also sends a keep-alive.
 PULSE: Final = 10.0
 _RESYNC: Final = "event: resync\ndata: {}\n\n"
 _HERE: Final = ": here\n\n"
@@ -30,13 +30,13 @@ LastSeen = Annotated[
 
 
 class EventStream(StreamingResponse):
-    """An answer that goes on."""
+    """A streamed answer."""
 
     media_type = "text/event-stream"
 
 
 class _Admission:
-    """Whether a stream may go on: asked again when the last answer is old."""
+    """Whether a stream may continue: checked again when the last check is old."""
 
     def __init__(self, request: Request, desk: Desk, caller: Principal, tenant: str | None) -> None:
         self._request = request
@@ -48,19 +48,19 @@ class _Admission:
 
     @property
     def left(self) -> float:
-        """The seconds until it has to be asked again."""
+        """The seconds until the next check."""
         return max(0.0, self._asked_at + PULSE - time.monotonic())
 
     async def take(self) -> None:
-        """Take one of the places that a tenant has for streams, or keep it; refuse with 429 when there is none."""
+        """Take or keep one of a tenant's places for streams; refuse with 429 if none is free."""
         await self._desk.tenant_limits.stream(self._tenant, self._stream)
 
     def give_back(self) -> None:
-        """Give the place to the next."""
+        """Release the place."""
         self._desk.tenant_limits.stream_ended(self._tenant, self._stream)
 
     async def holds(self) -> bool:
-        """Tell whether the caller is who they were. When that cannot be told, the stream ends; the page comes back."""
+        """Tell whether the caller is unchanged. If that cannot be checked, the stream ends; the page reconnects."""
         if self.left:
             return True
         try:
@@ -75,11 +75,11 @@ class _Admission:
 
 @router.get("/events", response_class=EventStream, responses=refusals())
 async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, last: LastSeen = None) -> EventStream:
-    """Stream changes of dead letters: `change` events with the record's id, status and the line in the audit log.
+    """Stream changes of dead letters: `change` updates with the record's id, status and the audit log entry.
 
-    `bulk` events tell how far a bulk operation is, whenever that has changed.
-    `resync` tells a page to look at everything again: it is the first event of a new stream, and comes after a jam.
-    A stream ends soon after its caller has lost the right to it, or has another role; open it again then.
+    `bulk` updates report the progress of a bulk operation whenever it changes.
+    `resync` tells a page to reload everything: it is the first update of a new stream, and follows an overflow.
+    A stream ends soon after its caller loses the right to it, or changes role; open it again then.
     """
     admission = _Admission(request, desk, caller, tenant)
     await admission.take()
@@ -141,7 +141,7 @@ async def _live(admission: _Admission, desk: Desk, listener: Listener, seen: int
 
 
 def _text(change: Change | BulkView | None, listener: Listener, seen: int) -> str | None:
-    """Return what a listener is told, or None when they have seen it."""
+    """Return the update for a listener, or None if they have seen it."""
     if change is None:
         return _RESYNC
     if isinstance(change, BulkView):
@@ -152,6 +152,6 @@ def _text(change: Change | BulkView | None, listener: Listener, seen: int) -> st
 
 
 def _event(change: Change, *, with_id: bool) -> str:
-    # One line: JSON has no raw line breaks, so nothing that an operator wrote can end the event early.
+    # One line: JSON has no raw line breaks, so nothing that an operator wrote can end the update early.
     lines = ["event: change", f"data: {change.model_dump_json()}"]
     return "\n".join([f"id: {change.number}", *lines] if with_id else lines) + "\n\n"

@@ -25,7 +25,7 @@ class Me(Message):
 
 @router.get("/me", responses=refusals())
 async def me(caller: Caller, request: Request) -> Me:
-    """Tell who is asking: name, role, tenant (none: all) and rights. In a session also the word against forgery."""
+    """Return who is asking: name, role, tenant (none: all) and rights; in a session also the CSRF token."""
     session = read_cookie(desk_of(request), request, SESSION)
     by_cookie = session and "authorization" not in request.headers
     return Me(

@@ -1,4 +1,4 @@
-"""`/metrics`: what the console counts, for Prometheus. Of no tenant, for whoever may come in at all."""
+"""`/metrics`: the console's metrics, for Prometheus. Not of a tenant: any signed-in caller may read them."""
 
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest

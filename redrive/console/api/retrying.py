@@ -1,4 +1,4 @@
-"""`/retrying`: steps that wait for their next attempt, or make it."""
+"""`/retrying`: steps that wait for their next attempt, or are in it."""
 
 from typing import Annotated
 
@@ -32,7 +32,7 @@ class Retrying(Listed):
 
 @router.get("/retrying", responses=refusals(400))
 async def retrying(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RetryingPage, Query()]) -> Retrying:
-    """List the steps whose last attempt failed and that are tried again, those that are due first."""
+    """List the steps whose last attempt failed and that are retried, those due first."""
     pool = await desk.pool()
     page = await list_retrying(pool, RetryingFilter(tenant=tenant), choice.limit, choice.cursor)
     return Retrying(retrying=page.rows, cursor=page.cursor, total=await count_retrying(pool, tenant))

@@ -1,4 +1,4 @@
-"""`/runs`: start runs, look at them, cancel them, let them go on."""
+"""`/runs`: start runs, show them, cancel them, let them continue."""
 
 from typing import Annotated, Any
 
@@ -62,7 +62,7 @@ class RunDetail(RunView):
 async def start(
     desk: TheDesk, _caller: Starter, tenant: Scope, order: Start, response: Response, key: Key = None
 ) -> StartedRun:
-    """Start a run. With an `Idempotency-Key` a second start gives the run of the first."""
+    """Start a run. With an `Idempotency-Key` a second start returns the run of the first."""
     await desk.tenant_limits.start(tenant or DEFAULT_TENANT)
     redrive = await desk.redrive()
     started = await redrive.start(
@@ -92,7 +92,7 @@ def _checked(key: str) -> str:
 
 @router.get("", responses=refusals(400))
 async def runs(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
-    """List runs, the newest first. Temporal's list lags behind by up to a second or so, and forgets in time."""
+    """List runs, the newest first. Temporal's list lags behind by about a second, and old runs leave it."""
     chosen = RunChoice(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
     page = await runs_page(await desk.temporal(), await desk.seal(), chosen, choice.limit, choice.cursor)
     return Runs(runs=page.rows, cursor=page.cursor)
@@ -100,7 +100,7 @@ async def runs(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[
 
 @router.get("/{run_id}", responses=refusals(404))
 async def run(desk: TheDesk, _caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
-    """Show where a run is: its steps, attempts, the next retry, errors."""
+    """Show a run's status: its steps, attempts, the next retry, errors."""
     try:
         view = await own_run(desk, tenant, run_id)
     except RunNotFound:
@@ -109,7 +109,7 @@ async def run(desk: TheDesk, _caller: Reader, tenant: Scope, run_id: str) -> Run
 
 
 async def own_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
-    """Return a run of this tenant from Temporal; one of another tenant is not there."""
+    """Return a run of this tenant from Temporal; one of another tenant is not found."""
     redrive = await desk.redrive()
     try:
         view = await redrive.status(run_id)
@@ -121,7 +121,7 @@ async def own_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
 
 
 async def remembered_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
-    """Return what the records say of a run that Temporal has forgotten."""
+    """Return what the records hold about a run that Temporal has forgotten."""
     row = await get_run(await desk.pool(), tenant, run_id)
     if row is None:
         raise _not_found(run_id)
@@ -161,7 +161,7 @@ async def cancel(desk: TheDesk, caller: Operator, tenant: Scope, run_id: str, or
 
 @router.post("/{run_id}/continue", status_code=202, responses=refusals(400, 404, 409, 413, 415))
 async def go_on(desk: TheDesk, caller: Operator, tenant: Scope, run_id: str, order: Ordering) -> Answer:
-    """Let a PARTIAL run, which a STEP_ONLY replay has left waiting, go on with its later steps."""
+    """Let a PARTIAL run, which waits after a STEP_ONLY replay, continue with its later steps."""
     await own_run(desk, tenant, run_id)
     letters = (await desk.redrive()).dead_letters
     return accepted(

@@ -1,4 +1,4 @@
-"""`/tokens`: API tokens of the caller's tenant. Those of owners are made on the command line."""
+"""`/tokens`: API tokens of the caller's tenant. Owners' tokens are created on the command line."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/tokens", tags=["tokens"])
 
 
 class Wanted(Message):
-    """A token to make."""
+    """A token to create."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)] = Field(description="what it is for")
     role: Role
@@ -44,13 +44,13 @@ class Tokens(Message):
 
 @router.get("", responses=refusals())
 async def tokens(desk: TheDesk, _caller: Keeper, tenant: Scope) -> Tokens:
-    """List tokens, the newest first: expired and revoked ones, too."""
+    """List tokens, the newest first, including expired and revoked ones."""
     return Tokens(tokens=await list_tokens(await desk.access(), tenant))
 
 
 @router.post("", status_code=201, responses=refusals(400, 413, 415))
 async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -> NewToken:
-    """Make a token. Its secret is in this answer and nowhere else. It can have no right that its maker has not."""
+    """Create a token. Only this answer contains its secret. It can have no right that its creator lacks."""
     rights = granted(wanted.role, None if wanted.rights is None else frozenset(wanted.rights))
     beyond = sorted(right for right in rights if not caller.may(right))
     if beyond:
@@ -72,7 +72,7 @@ async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -
 
 @router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
 async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
-    """Revoke a token and all that were made with it: their next requests are refused, and their sessions end."""
+    """Revoke a token and all that were created with it: their next requests are refused, and their sessions end."""
     pool = await desk.access()
     token = await get_token(pool, tenant, token_id)
     if token is not None and token.role is Role.OWNER:

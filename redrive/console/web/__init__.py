@@ -1,4 +1,4 @@
-"""The operators' pages: they read the records and draw them; what they change goes through the API, which decides."""
+"""The operators' pages: they read and show the records; changes go through the API, which decides."""
 
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ STATIC: Final = "/static"
 
 
 class _Files(StaticFiles):
-    """Files that a browser may keep, and asks about before it uses them."""
+    """Files that a browser may cache, and revalidates before each use."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file."""
@@ -26,7 +26,7 @@ class _Files(StaticFiles):
 
 
 def mount(app: FastAPI) -> None:
-    """Add the pages, and what they load: our own files and the package of htmx."""
+    """Add the pages and their assets: our own files and the htmx package."""
     dead = (letters, events, messages)
     for part in (overview, plans, *dead, bulk, approvals, runs, retrying, modules, audit, tokens):
         app.include_router(part.router)

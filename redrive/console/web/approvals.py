@@ -1,4 +1,4 @@
-"""The plan of a bulk operation that waits for another admin: the page that is sent to them."""
+"""The page of a bulk operation's plan that waits for another admin."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,7 +21,7 @@ _DOCUMENTS: Final = ("input_patch", "output")
 
 @router.get("/bulk/approvals/{plan_hash}")
 async def bulk_approval(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, plan_hash: str) -> Response:
-    """Show what a plan would do, who asked and why; to another admin the button, to whoever asked that it waits."""
+    """Show what a plan would do, who asked and why; only another admin gets the button to approve."""
     found = await get_approval(await desk.pool(), tenant, plan_hash)
     if found.dead_letter is not None:
         raise not_found(plan_hash)
@@ -42,18 +42,18 @@ async def bulk_approval(request: Request, desk: TheDesk, caller: Reader, tenant:
 
 
 def _wish(approval: Approval) -> dict[str, Any]:
-    """Return the order as the API takes it: the tenant is the caller's."""
+    """Return the command as the API takes it: the tenant is the caller's."""
     return {name: value for name, value in approval.plan["order"].items() if name != "tenant"}
 
 
 def _chosen(approval: Approval) -> dict[str, Any]:
-    """Return the list of dead letters that the plan is about, as an address asks for it."""
+    """Return the plan's list of dead letters as a query string."""
     selection = approval.plan["order"]["selection"]
     fields = {name: value for name, value in selection.items() if value is not None}
     return {"view": "list", "status": LetterStatus.PENDING.value, "tenant": approval.tenant} | fields
 
 
 def _edit(approval: Approval) -> Any:
-    """Return what is put into each dead letter, redacted, if anything is."""
+    """Return the data that is put into each dead letter, redacted, if any."""
     order = approval.plan["order"]
     return next((order[name] for name in _DOCUMENTS if order.get(name) is not None), None)

@@ -16,7 +16,7 @@ PAGE: Final = 100
 
 
 class AuditAsked(BaseModel):
-    """Which lines an address asks for."""
+    """The query of the audit page."""
 
     dead_letter: str | None = None
     cursor: str | None = None
@@ -24,7 +24,7 @@ class AuditAsked(BaseModel):
 
 @router.get("/audit")
 async def audit(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show what was done, the newest first."""
+    """Show the audit log, the newest entries first."""
     asked = read_query(AuditAsked, request)
     chosen = AuditFilter(tenant=tenant, dead_letter=asked.dead_letter)
     page = await audit_page(await desk.pool(), chosen, PAGE, asked.cursor)

@@ -37,14 +37,14 @@ async def bulks(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) 
 
 
 class NewAsked(BaseModel):
-    """What an address asks to be done."""
+    """The query of the form for a bulk operation."""
 
     verb: BulkVerb = Verb.REPLAY
 
 
 @router.get("/bulk/new")
 async def new(request: Request, caller: Operator, tenant: OneTenant) -> Response:
-    """Show the form of a bulk operation on what the address names; its plan is asked for by the page."""
+    """Show the form of a bulk operation for the selection in the query; the page then asks for its plan."""
     return show(
         request,
         caller,
@@ -88,7 +88,7 @@ def _wish(body: bytes) -> BulkWish:
 
 
 class ItemsAsked(BaseModel):
-    """Which items an address asks for."""
+    """The query of a page of items."""
 
     status: ItemStatus | None = None
     after: Position | None = None
@@ -96,7 +96,7 @@ class ItemsAsked(BaseModel):
 
 @router.get("/bulk/{bulk_id}")
 async def bulk(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, bulk_id: str) -> Response:
-    """Show how far a bulk operation is, and what became of each item."""
+    """Show a bulk operation's progress, and the outcome of each item."""
     asked = read_query(ItemsAsked, request)
     pool = await desk.pool()
     view = await get_bulk(pool, tenant, bulk_id)
@@ -115,7 +115,7 @@ async def bulk(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, b
 
 
 def _rate(view: BulkView) -> float:
-    """Return how many items have ended in a minute, so far."""
+    """Return how many items have ended per minute so far."""
     ended = view.progress.applied + view.progress.failed + view.progress.skipped
     seconds = ((view.finished_at or datetime.now(UTC)) - view.started_at).total_seconds()
     return ended / max(seconds, 1.0) * 60

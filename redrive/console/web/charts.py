@@ -1,6 +1,6 @@
-"""Shapes for drawings: numbers in, coordinates out. The templates draw them as SVG. Pure.
+"""Shapes for charts: numbers in, coordinates out. The templates draw them as SVG. Pure.
 
-Nothing is styled here: the style sheet does that, and the content security policy forbids styles in a page.
+No styles here: they are in the style sheet, and the content security policy forbids inline styles.
 """
 
 import math
@@ -20,7 +20,7 @@ _CURVE_POINTS: Final = 12
 
 
 class Bar(NamedTuple):
-    """An hour: where its bar stands, how high its parts are, and what it says."""
+    """An hour: the position of its bar, the heights of its parts, and its label."""
 
     x: float
     width: float
@@ -54,7 +54,7 @@ def hour_bars(hours: Sequence[FailedHour]) -> Bars:
 
 
 def _rounded(heights: tuple[float, float]) -> tuple[float, float]:
-    """Return the heights; what is there at all is drawn at least two units high."""
+    """Return the heights; any value above zero is at least two units high."""
     first, second = (max(2.0, round(height, 1)) if height else 0.0 for height in heights)
     return first, second
 
@@ -68,7 +68,7 @@ def nice_top(largest: int) -> int:
 
 
 class Share(NamedTuple):
-    """One of several amounts: its name, its size, and its length next to the largest, from 0 to 100."""
+    """One of several amounts: its name, its size, and its length relative to the largest, from 0 to 100."""
 
     name: str
     amount: int
@@ -85,14 +85,14 @@ def shares(counts: dict[str, int], most: int = 8) -> list[Share]:
 
 
 class Mark(NamedTuple):
-    """An attempt on a strip of time, from 0 to 100."""
+    """An attempt on a time strip, from 0 to 100."""
 
     x: float
     attempt: Attempt
 
 
 def strip(attempts: Sequence[Attempt]) -> list[Mark]:
-    """Return where attempts lie between the first and the last."""
+    """Return the positions of attempts between the first and the last."""
     if not attempts:
         return []
     first, last = attempts[0].at, attempts[-1].at
@@ -107,7 +107,7 @@ def _between(at: datetime, first: datetime, length: float) -> float:
 
 
 class PolicyCurve(NamedTuple):
-    """The waits of a policy as a line, with the band that jitter makes of it. Each point is `x,y`."""
+    """The delays of a policy as a line, with the band of its jitter. Each point is `x,y`."""
 
     line: str
     band: str
@@ -116,7 +116,7 @@ class PolicyCurve(NamedTuple):
 
 
 def policy_curve(curve: Curve, width: int = 300, height: int = 72) -> PolicyCurve:
-    """Draw how long is waited after each failed attempt."""
+    """Return the curve of the delays after each failed attempt."""
     waits = range(1, min(curve.max_attempts, _CURVE_POINTS + 1))
     low = [curve.delay(number, 0.0).total_seconds() for number in waits]
     middle = [curve.before_jitter(number).total_seconds() for number in waits]

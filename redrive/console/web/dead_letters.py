@@ -1,4 +1,4 @@
-"""Dead letters: groups, the list, and one with its cause, story and orders."""
+"""Dead letters: groups, the list, and one with its cause, history and commands."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
@@ -44,7 +44,7 @@ class LettersAsked(LetterFilter):
 @router.get("/dead-letters")
 @router.get("/app/admin/dlq")
 async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show dead letters: those alike as groups, or one by one."""
+    """Show dead letters: grouped by similarity, or one by one."""
     asked = read_query(LettersAsked, request)
     counts = await status_counts(await desk.pool(), tenant)
     values: dict[str, Any] = {
@@ -89,12 +89,12 @@ async def _list(
 
 
 def _since(asked: LettersAsked) -> dict[str, str]:
-    """Return the moment that a span before now stands for: the next page belongs to the same list only with that."""
+    """Return the moment of a time span before now: the next page must use the same one."""
     return {"since": asked.since.isoformat()} if asked.since else {}
 
 
 def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
-    """Return the filters alone, for an order on all that fit."""
+    """Return the filters only, for a command on all matches."""
     fields = {name: value for name, value in query_of(request).items() if name not in {"view", "status", "cursor"}}
     return fields | _since(asked)
 
@@ -123,7 +123,7 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
 
 
 async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:
-    """Return the edits of this dead letter that wait for another admin, or have met one and are not used yet."""
+    """Return the edits of this dead letter that wait for another admin, or are approved and not used yet."""
     if not desk.settings.approvals:
         return []
     found = await list_approvals(await desk.pool(), record.tenant)
@@ -131,12 +131,12 @@ async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:
 
 
 def is_omitted(record: LetterRecord) -> bool:
-    """Tell whether the input was too large for the record, which then only says so."""
+    """Tell whether the input was too large for the record."""
     return isinstance(record.payload, dict) and set(record.payload) == {"omitted"}
 
 
 def _policy(record: LetterRecord) -> RetryPolicy | None:
-    """Return the policy of the last cycle; None when another release wrote it in another form."""
+    """Return the policy of the last cycle; None if another release wrote it in another form."""
     try:
         return RetryPolicy.model_validate(record.config)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Checking an edited input while it is typed: against the module's schema, and as the edit that it makes. Pure.
+"""Checks an edited input while it is typed: against the module's schema, and as the edit that it makes. Pure.
 
-The page shows a redacted input. What is left redacted is no part of the edit: the run keeps its true value.
+The page shows a redacted input. Values that stay redacted are not part of the edit: the run keeps the originals.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ from redrive.store.dead_letters.models import LetterRecord
 
 Validator = jsonschema_rs.Draft202012Validator
 _PROBLEMS_NAMED: Final = 8
-# Elements of a document whose problems are all found: each element may be one.
+# Up to this many elements, all problems of a document are found: each element may be one.
 _SMALL: Final = 1000
-# Each is written out to look for redacted values in it.
+# Each is serialised to look for redacted values in it.
 _PROBLEMS_READ: Final = 100
 _SENTENCE_SHOWN: Final = 500
 
 
 @dataclass(frozen=True)
 class Check:
-    """What an edited text comes to: the edit as a JSON Merge Patch, the fields it changes, and what does not fit.
+    """The result of an edited text: the edit as a JSON Merge Patch, the fields it changes, and what does not fit.
 
-    It is checked when the module's schema is known.
+    It is checked if the module's schema is known.
     """
 
     patch: dict[str, Any] | None = None
@@ -55,7 +55,7 @@ class Check:
 
 
 def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None) -> Check:
-    """Compare an edited text with what was shown, and with the schema where it is known."""
+    """Compare an edited text with what was shown, and with the schema if it is known."""
     try:
         edited = parse_payload(text)
     except InvalidInput as error:
@@ -88,12 +88,12 @@ def _unsendable(problems: Iterable[str]) -> Check:
 
 
 def merge_patch_between(shown: dict[str, Any], edited: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Merge Patch (RFC 7386) that makes one document of the other."""
+    """Return the JSON Merge Patch (RFC 7386) that turns one document into the other."""
     patch: dict[str, Any] = {name: None for name in shown if name not in edited}
     for name, value in edited.items():
         before = shown.get(name)
         if isinstance(value, dict) and isinstance(before, dict):
-            # Without asking first whether they are the same: each level would compare all that is below it again.
+            # Without comparing them first: each level would compare all that is below it again.
             inner = merge_patch_between(before, value)
             if inner:
                 patch[name] = inner
@@ -112,7 +112,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _new_nulls(shown: dict[str, Any], edited: dict[str, Any]) -> Iterator[list[str]]:
-    """Return the names that lead to fields that became null: in a merge patch that would remove them."""
+    """Return the paths of fields that became null: a merge patch would remove them."""
     for leaf in leaves(edited):
         if leaf.value is None and not _holds_null(shown, leaf.names):
             yield leaf.names
@@ -128,10 +128,10 @@ def _holds_null(document: dict[str, Any], names: list[str]) -> bool:
 
 
 def schema_problems(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    """Say where a document does not fit. A redacted value stands for one that did."""
+    """Return where a document does not fit. A redacted value stands for one that did."""
     try:
         validator = Validator(
-            # Its other engine for patterns can take exponential time on a text that was made for it.
+            # Its other engine for patterns can take exponential time on a crafted text.
             schema,
             retriever=_nothing_from_elsewhere,
             pattern_options=jsonschema_rs.RegexOptions(),
@@ -149,7 +149,7 @@ def _all_problems(validator: Validator, document: dict[str, Any]) -> Iterator[js
 
 
 def _first_problem(validator: Validator, document: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
-    """Return one problem: to find the next, all of them are made, and a large document can have many."""
+    """Return one problem: finding the next would build all of them, and a large document can have many."""
     try:
         validator.validate(document)
     except jsonschema_rs.ValidationError as error:
@@ -170,7 +170,7 @@ _FIELDS: Final = 10
 
 
 class Draft(BaseModel):
-    """A replay as far as its form is filled in."""
+    """A replay as entered in the form so far."""
 
     mode: Mode = Mode.FROM_STEP
     from_step: Name | None = None
@@ -222,7 +222,7 @@ async def _check(desk: Desk, record: LetterRecord, draft: Draft) -> Check:
 
 
 async def _schema(desk: Desk, module: str) -> dict[str, Any] | None:
-    """Return the module's input schema. Where no worker answers, the edit is checked when it is ordered."""
+    """Return the module's input schema. If no worker answers, the edit is checked with the command."""
     try:
         catalog = await desk.catalog()
     except RedriveError:

@@ -21,7 +21,7 @@ PAGE: Final = 50
 
 
 class EventsAsked(BaseModel):
-    """Which events an address asks for."""
+    """The query of the events' page."""
 
     view: Literal["dead", "quarantine", "failed", "all"] = "dead"
     status: DeadEventStatus | Literal["all"] = DeadEventStatus.PENDING
@@ -60,7 +60,7 @@ async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope)
 
 @router.get("/events/dead/{dead_id}")
 async def dead_event(request: Request, desk: TheDesk, caller: Reader, record: dead_events.Found) -> Response:
-    """Show one dead event: why it could not become a run, the message, what was done, and what can be ordered."""
+    """Show one dead event: why it could not become a run, the message, its history, and the possible commands."""
     return show(
         request,
         caller,
@@ -73,7 +73,7 @@ async def dead_event(request: Request, desk: TheDesk, caller: Reader, record: de
 
 @router.get("/events/{event_id}")
 async def event(request: Request, desk: TheDesk, caller: Reader, record: stored_events.Found) -> Response:
-    """Show one event with what its projectors made of it."""
+    """Show one event with the outcomes of its projectors."""
     pool = await desk.pool()
     records = await projections_of(pool, record.tenant, record.id)
     return show(

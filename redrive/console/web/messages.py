@@ -1,4 +1,4 @@
-"""Messages of RabbitMQ that were given up: the list, and one with its cause, content and orders."""
+"""Dead messages of RabbitMQ: the list, and one with its cause, content and commands."""
 
 from typing import Final, Literal
 
@@ -18,7 +18,7 @@ PAGE: Final = 50
 
 
 class MessagesAsked(BaseModel):
-    """Which dead messages an address asks for."""
+    """The query of the dead messages' page."""
 
     status: MessageStatus | Literal["all"] = MessageStatus.PENDING
     queue: str | None = None
@@ -33,7 +33,7 @@ class MessagesAsked(BaseModel):
 
 @router.get("/messages")
 async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: BrokerScope) -> Response:
-    """Show messages that were given up, the newest failure first."""
+    """Show dead messages, the newest failure first."""
     asked = read_query(MessagesAsked, request)
     page = await list_dead(await desk.pool(), asked.filter(tenant), PAGE, asked.cursor)
     return show(
@@ -51,7 +51,7 @@ async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: Brok
 
 @router.get("/messages/{message_id}")
 async def message(request: Request, desk: TheDesk, caller: Reader, record: Found) -> Response:
-    """Show one dead message: why it died, what it carries, what was done, and what can be ordered."""
+    """Show one dead message: its cause, its content, its history, and the possible commands."""
     return show(
         request,
         caller,

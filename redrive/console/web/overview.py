@@ -1,4 +1,4 @@
-"""The overview: how much is dead, since when, of what kind; what is tried again; and what is under way."""
+"""The overview: dead letters by number, age and kind; retries; and bulk operations under way."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ _DUE_NEXT: Final = 3
 
 @router.get("/")
 async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show how the dead letters and the retries are."""
+    """Show the state of dead letters and retries."""
     pool = await desk.pool()
     now = datetime.now(UTC)
     found, hours, retrying, due = await asyncio.gather(

@@ -63,7 +63,7 @@ templates.globals |= {"new_request_id": new_request_id, "quarantine": QUARANTINE
 
 
 def show(request: Request, caller: Principal | None, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Answer with a page, for somebody who is signed in or, without a caller, for a stranger."""
+    """Answer with a page, for a signed-in caller or, without one, for a stranger."""
     session = read_cookie(desk_of(request), request, SESSION)
     rights = {right.value: bool(caller and caller.may(right)) for right in Right}
     places = [place for place in PLACES if caller and caller.may(place.right)]
@@ -81,6 +81,6 @@ def show(request: Request, caller: Principal | None, template: str, status: int 
 
 
 def _here(path: str) -> str:
-    """Return the place of the navigation that a path belongs to."""
+    """Return the navigation entry of a path."""
     fitting = [place.path for place in PLACES if path == place.path or path.startswith(f"{place.path}/")]
     return max(fitting, key=len, default="")

@@ -1,4 +1,4 @@
-"""Retries in flight: which steps are tried again, why, and when."""
+"""Retries in flight: which steps are retried, why, and when."""
 
 from typing import Final
 
@@ -16,14 +16,14 @@ PAGE: Final = 50
 
 
 class RetryingAsked(BaseModel):
-    """Which page an address asks for."""
+    """The query of the retries' page."""
 
     cursor: str | None = None
 
 
 @router.get("/retrying")
 async def retrying(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
-    """Show the retries in flight, those that are due first."""
+    """Show the retries in flight, those due first."""
     asked, pool = read_query(RetryingAsked, request), await desk.pool()
     page = await list_retrying(pool, RetryingFilter(tenant=tenant), PAGE, asked.cursor)
     return show(

@@ -1,4 +1,4 @@
-"""What all pages share: who looks at them, and how a refusal is shown to a person."""
+"""What all pages share: authentication, and how a refusal is shown to a person."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -25,10 +25,10 @@ KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
 
 
 class PageRoute(APIRoute):
-    """A route that answers a browser's refusals with a page, and strangers with the way to the sign-in."""
+    """A route that answers refusals with a page, and sends strangers to the sign-in."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, with what it raises turned into a page."""
+        """Return the handler, with its errors turned into pages."""
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -48,7 +48,7 @@ def page_router() -> APIRouter:
 
 
 async def answer_refusal(request: Request, error: Exception) -> Response:
-    """Answer a request that was refused before it met its route: a page for a page's, a problem for a program's."""
+    """Answer a request that was refused before its route: a page's with a page, a program's with a problem."""
     is_page = not request.scope["path"].startswith("/api/") and _is_for_browser(request)
     return await refused(request, _refusal(error)) if is_page else respond(_refusal(error))
 
@@ -58,7 +58,7 @@ def _is_for_browser(request: Request) -> bool:
 
 
 async def refused(request: Request, refusal: Refusal) -> Response:
-    """Show why a page cannot be seen; without a session, lead to the sign-in and back."""
+    """Show why a page is refused; without a session, redirect to the sign-in and back."""
     problem = refusal.problem
     if problem.status == 401 and request.url.path.startswith(SIGN_IN):
         return sign_in_page(request, problem=problem)
@@ -74,7 +74,7 @@ async def refused(request: Request, refusal: Refusal) -> Response:
 
 
 def sign_in_page(request: Request, following: str = "/", problem: Problem | None = None) -> Response:
-    """Show the way in, with why the last try failed."""
+    """Show the sign-in page, with why the last attempt failed."""
     return show(
         request,
         None,
@@ -100,12 +100,12 @@ def _refusal(error: Exception) -> Refusal:
 
 
 def query_of(request: Request) -> dict[str, str]:
-    """Return what an address asks for. A form sends the fields that were left empty, too: they ask for nothing."""
+    """Return the query parameters. A form also sends its empty fields: they are ignored."""
     return {name: value for name, value in request.query_params.items() if value}
 
 
 def list_url(request: Request) -> Callable[..., str]:
-    """Return a function that makes the address of the same list with some fields changed; None leaves one out."""
+    """Return a function that builds the address of the same list with some fields changed; None removes one."""
     now = query_of(request)
 
     def url(**changes: object) -> str:
@@ -117,7 +117,7 @@ def list_url(request: Request) -> Callable[..., str]:
 
 
 def read_query(kind: type[Asked], request: Request) -> Asked:
-    """Read an address, or say which part of it does not fit."""
+    """Read a query, or refuse it naming the parameter that does not fit."""
     try:
         return kind.model_validate(query_of(request))
     except ValidationError as error:

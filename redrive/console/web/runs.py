@@ -23,7 +23,7 @@ PAGE: Final = 50
 
 
 class RunsAsked(BaseModel):
-    """Which runs an address asks for."""
+    """The query of the runs' page."""
 
     status: RunStatus | None = None
     pipeline: Name | None = None
@@ -51,7 +51,7 @@ async def runs(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -
 
 @router.get("/runs/{run_id}")
 async def run(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, run_id: str) -> Response:
-    """Show where a run is, step by step."""
+    """Show a run's status, step by step."""
     try:
         view = await own_run(desk, tenant, run_id)
     except RunNotFound:

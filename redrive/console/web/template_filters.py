@@ -1,4 +1,4 @@
-"""How values are said on a page: times, spans, counts, ids, JSON. Pure."""
+"""Filters that format values on a page: times, durations, counts, ids, JSON. Pure."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ from redrive.redaction.redactor import MARK
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SHOWN_ID: Final = 8
-# Deep nesting makes indented JSON many times as long as it is.
+# Deep nesting makes indented JSON many times as long.
 _INDENTED: Final = 512 * 1024
 _PAGES: Final = {"message-": "/messages/", "dead-event-": "/events/dead/", "event-": "/events/"}
 _CAUSES: Final = {
@@ -33,12 +33,12 @@ _CAUSES: Final = {
 
 
 def cause(category: Category) -> str:
-    """Say what a category means for an operator."""
+    """Return what a category means for an operator."""
     return _CAUSES[category]
 
 
 def span(given: timedelta | float) -> str:
-    """Return a length of time in its two largest units: `250 ms`, `4.5 s`, `2 min 30 s`, `3 d 4 h`."""
+    """Return a duration in its two largest units: `250 ms`, `4.5 s`, `2 min 30 s`, `3 d 4 h`."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -65,7 +65,7 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 
 def when(moment: datetime | None) -> Markup:
-    """Return a moment as the time since, with the exact one on hover."""
+    """Return a moment as the time since, with the exact time on hover."""
     if moment is None:
         return Markup("")
     exact = moment.astimezone(UTC)
@@ -91,7 +91,7 @@ def first_line(text: str, limit: int = 200) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON; without line breaks where these would take most of the page."""
+    """Return a value as indented JSON; without line breaks if they would fill most of the page."""
     text = to_json(value)
     lines = text.count(b",") + 2 * (text.count(b"[") + text.count(b"{"))
     depth = sum(1 for _ in levels(value))
@@ -99,25 +99,25 @@ def json_text(value: Any) -> str:
 
 
 def marked(value: Any) -> Markup:
-    """Return a value as indented JSON in which what was redacted stands out."""
+    """Return a value as indented JSON in which redacted values are highlighted."""
     return marked_text(json_text(value))
 
 
 def marked_text(text: str) -> Markup:
-    """Return a text in which what was redacted stands out."""
+    """Return a text in which redacted values are highlighted."""
     mark = Markup('<mark title="redacted: the true value is kept">{}</mark>').format(MARK)
     return Markup(str(escape(text)).replace(MARK, str(mark)))  # noqa: S704 - escaped before
 
 
 class Reference(NamedTuple):
-    """A thing by its short name, and where its page is."""
+    """The short name of a thing, and the address of its page."""
 
     text: str
     address: str
 
 
 def broker_reference(name: str | None) -> Reference | None:
-    """Return what leads to a message or event that a line of the audit log names; None: it names none."""
+    """Return the link to the message or event that an audit log entry names, or None."""
     for prefix, place in _PAGES.items():
         if name and name.startswith(prefix):
             return Reference(f"{prefix.replace('-', ' ')}{short(name)}", place + name)

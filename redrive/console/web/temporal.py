@@ -20,7 +20,7 @@ Owner = Annotated[Principal, Depends(signed_in_owner)]
 @router.api_route(WEB_UI_PATH, methods=_METHODS)
 @router.api_route(WEB_UI_PATH + "/{path:path}", methods=_METHODS)
 async def web_ui(request: Request, desk: TheDesk, _owner: Owner) -> Response:
-    """Show a page of the Web UI, or what it loads."""
+    """Show a page of the Web UI, or one of its assets."""
     if desk.web_ui is None:
         raise Refusal(404, "no_web_ui", "this console does not show Temporal's Web UI", "set REDRIVE_WEB_UI_PROXY")
     own = urlsplit(desk.settings.console_url or str(request.base_url))

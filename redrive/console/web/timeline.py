@@ -1,4 +1,4 @@
-"""The steps of a run on one line of time: moments in, coordinates from 0 to 100 out. Pure."""
+"""A run's steps on one time line: moments in, coordinates from 0 to 100 out. Pure."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 
 from redrive.contracts import StepState
 
-# Of the time that all steps took together, so much is drawn of a break between two of them at the most.
+# A break between two steps is drawn at most this long, as a share of the time that all steps took.
 LONGEST_BREAK: Final = 0.15
 _THIN: Final = 0.6
 
 
 class Stretch(NamedTuple):
-    """A length of time: where it begins, and how long it is."""
+    """A stretch of time: its start and its length."""
 
     x: float
     width: float
@@ -39,7 +39,7 @@ class _Cycle(NamedTuple):
 def step_bars(steps: Sequence[StepState], until: datetime) -> dict[str, StepBar]:
     """Return the bars of the steps whose times are known, by name; one that still runs ends at `until`.
 
-    A run may be parked for days: a long break before a step is cut, or nothing else could be seen.
+    A run may be parked for days: a long break before a step is cut, or nothing else would be visible.
     """
     cycles = list(_cycles(steps, until))
     longest = LONGEST_BREAK * sum((cycle.end - cycle.begin for cycle in cycles), timedelta())
@@ -68,7 +68,7 @@ def _cycles(steps: Sequence[StepState], until: datetime) -> Iterator[_Cycle]:
 
 def _bar(cycle: _Cycle, x: float, scale: float, after: timedelta, cut: timedelta | None) -> StepBar:
     def place(at: datetime) -> float:
-        # The attempts' times are those of workers' clocks: none may lie outside of its step.
+        # The attempts' times are from workers' clocks: none may lie outside of its step.
         within = min(cycle.end, max(cycle.begin, at)) - cycle.begin
         return round(min(100.0, x + within.total_seconds() * scale), 2)
 

@@ -1,4 +1,4 @@
-"""API tokens of a tenant: made and revoked through the API."""
+"""API tokens of a tenant: created and revoked through the API."""
 
 from fastapi import Request, Response
 

@@ -1,1 +1,1 @@
-"""Who may come in: tokens, members and sessions."""
+"""Access: tokens, members and sessions."""

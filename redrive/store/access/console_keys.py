@@ -1,4 +1,4 @@
-"""The key that all consoles of a deployment sign with. Made by the migration, so that none has to be set."""
+"""The key that all consoles of a deployment sign with. The migration creates it, so that nobody has to set one."""
 
 from redrive.postgres.tenancy import Pool
 

@@ -1,4 +1,4 @@
-"""Members: people whom an identity provider vouches for, each with one place and a word whether it is active."""
+"""Members: people whom the identity provider authenticates, each with one tenant and role, active or not."""
 
 from datetime import datetime
 
@@ -39,7 +39,7 @@ async def put_member(
     active: bool = True,
     rights: frozenset[Right] | None = None,
 ) -> MemberRow:
-    """Give a person a place, or another one, as the owner of the tables: a person may come from another tenant."""
+    """Give a person a tenant and role, as the owner of the tables: a person may move from another tenant."""
     if (role is Role.OWNER) != (tenant is None):
         raise InvalidInput(f"role {role.value!r}: an owner has no tenant, everybody else has one")
     if not 1 <= len(subject) <= 255:
@@ -62,6 +62,6 @@ async def list_members(pool: Pool, tenant: str | None, limit: int = 1000) -> lis
 
 
 async def member_principal(pool: Pool, subject: str) -> Principal | None:
-    """Return the place of a person whom the identity provider vouched for; None without an active one."""
+    """Return the principal of a person whom the identity provider authenticated; None without an active member."""
     row = await pool.fetchrow("SELECT * FROM active_member($1)", clean(subject))
     return principal(row, is_token=False) if row else None

@@ -1,4 +1,4 @@
-"""Browsers that have signed in, and links that sign in once. Each is known by the hash of a secret."""
+"""Sessions of browsers, and links that sign in once. Only the hash of each secret is stored."""
 
 from datetime import timedelta
 from typing import Final
@@ -12,35 +12,35 @@ LINK_LASTS: Final = timedelta(hours=1)
 
 
 async def open_token_session(pool: Pool, token: str, lasts: timedelta) -> str | None:
-    """Sign a browser in with an API token, and return the session's secret. None: the token opens nothing."""
+    """Sign a browser in with an API token, and return the session's secret. None: the token is not valid."""
     secret = new_secret("")
     done = await pool.fetchval("SELECT open_token_session($1, $2, $3)", hashed(token), hashed(secret), lasts)
     return secret if done else None
 
 
 async def open_member_session(pool: Pool, subject: str, lasts: timedelta) -> str | None:
-    """Sign a browser in as a member whom the identity provider vouched for. None: no active member."""
+    """Sign a browser in as a member whom the identity provider authenticated. None: no active member."""
     secret = new_secret("")
     done = await pool.fetchval("SELECT open_member_session($1, $2, $3)", clean(subject), hashed(secret), lasts)
     return secret if done else None
 
 
 async def open_link_session(pool: Pool, link: str, lasts: timedelta) -> str | None:
-    """Sign a browser in with a one-time link, which is used up by this. None: it was used, or is too old."""
+    """Sign a browser in with a one-time link, which this uses up. None: it was used, or has expired."""
     secret = new_secret("")
     done = await pool.fetchval("SELECT open_link_session($1, $2, $3)", hashed(link), hashed(secret), lasts)
     return secret if done else None
 
 
 async def create_link(pool: Pool, token: str) -> str | None:
-    """Make a link that signs a browser in once, as the holder of this token. None: the token opens nothing."""
+    """Create a link that signs a browser in once, as the holder of this token. None: the token is not valid."""
     secret = new_secret("")
     done = await pool.fetchval("SELECT put_link($1, $2, $3)", hashed(token), hashed(secret), LINK_LASTS)
     return secret if done else None
 
 
 async def session_principal(pool: Pool, secret: str) -> Principal | None:
-    """Return whom a session belongs to, while it lasts and its token or member is good."""
+    """Return the principal of a session, while it lasts and its token or member is valid."""
     row = await pool.fetchrow("SELECT * FROM session_by_hash($1)", hashed(secret))
     return principal(row, is_token=row["is_token"]) if row else None
 

@@ -1,4 +1,4 @@
-"""API tokens: made, listed, revoked. The secret is shown once, to whoever makes it; here is its hash."""
+"""API tokens: created, listed, revoked. The secret is shown once, to its creator; only its hash is stored."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.text import clean
 
 PREFIX: Final = "rdt_"
-# How the id of a principal begins that has come with a token.
+# The prefix of the id of a principal that came with a token.
 BY_TOKEN: Final = "token:"  # noqa: S105 - no secret
 LONGEST_LIFE: Final = timedelta(days=366)
 _COLUMNS: Final = """
@@ -30,7 +30,7 @@ _INSERT: Final = f"""
     SELECT $1, $2, $3, $4, $5, $6, $7, now() + $8::interval, $9, $10::text
     WHERE $10 IS NULL OR redrive.hold_token($10) RETURNING {_COLUMNS}
 """
-# The token and all that were made with it, or with those.
+# The token and all that were created with it, directly or not.
 _REVOKE: Final = f"""
     WITH RECURSIVE tree AS (
         SELECT $1::text AS id
@@ -61,22 +61,22 @@ class TokenRow(Record):
 
 
 class RevokedToken(TokenRow):
-    """A token that is revoked, and those that were revoked with it: all that were made with it, or with those."""
+    """A revoked token, and those that were revoked with it: all that were created with it, directly or not."""
 
     also_revoked: list[TokenRow]
 
 
 class NewToken(TokenRow):
-    """A token that was just made, with its secret: the only time that it is seen."""
+    """A new token with its secret: the only time that it is visible."""
 
     secret: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenWish:
-    """A token to be made. Without rights it gets those of its role; without a tenant it is an owner's.
+    """A token to create. Without rights it gets those of its role; without a tenant it is an owner's.
 
-    `person` answers for what it does, and is one pair of eyes with all that the same person has.
+    `person` is responsible for it: all tokens of one person count as one approver.
     """
 
     name: str
@@ -90,17 +90,17 @@ class TokenWish:
 
 
 def hashed(secret: str) -> bytes:
-    """Return what is kept of a secret. They are random and long: a slow hash would add nothing."""
+    """Return the stored hash of a secret. Secrets are random and long: a slow hash would add nothing."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def new_secret(prefix: str = PREFIX) -> str:
-    """Return a fresh secret of 256 bits; the prefix lets scanners of source code find it."""
+    """Return a new secret of 256 bits; the prefix lets scanners of source code find it."""
     return prefix + secrets.token_urlsafe(32)
 
 
 async def create_token(pool: Pool, wish: TokenWish) -> NewToken:
-    """Make a token for one tenant."""
+    """Create a token for one tenant."""
     if wish.tenant is None or wish.role is Role.OWNER:
         raise InvalidInput("role 'owner': such a token is made on the command line only, with `redrive tokens create`")
     async with transaction(pool, wish.tenant) as connection:
@@ -108,14 +108,14 @@ async def create_token(pool: Pool, wish: TokenWish) -> NewToken:
 
 
 async def create_owner_token(database_url: str, wish: TokenWish) -> NewToken:
-    """Make a token for all tenants, as the owner of the tables: the application's role cannot."""
+    """Create a token for all tenants, as the owner of the tables: the application's role cannot."""
     async with as_owner(database_url) as connection:
         return await _insert(connection, wish)
 
 
 @contextlib.asynccontextmanager
 async def as_owner(database_url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Open a connection of the user that made the tables, whom row level security does not bind."""
+    """Open a connection of the tables' owner, whom row level security does not restrict."""
     connection = await connect(database_url)
     try:
         yield connection
@@ -150,7 +150,7 @@ async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]",
 
 
 def made_with(rows: Iterable[TokenRow], token_id: str) -> list[TokenRow]:
-    """Return those of these tokens that are revoked with one, and are not yet: made with it, or with those."""
+    """Return the tokens that are revoked together with one and are still valid: created with it, directly or not."""
     made: dict[str | None, list[TokenRow]] = {}
     for row in rows:
         made.setdefault(row.made_with, []).append(row)
@@ -181,16 +181,16 @@ async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow |
 
 
 async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> RevokedToken | None:
-    """Revoke a token of a tenant and all that were made with it: their next requests are refused.
+    """Revoke a token of a tenant and all that were created with it: their next requests are refused.
 
-    None when there is none that is not revoked.
+    None if there is none that is not yet revoked.
     """
     async with transaction(pool, tenant) as connection:
         return await _revoke(connection, token_id, revoked_by)
 
 
 async def revoke_owner_token(database_url: str, token_id: str, revoked_by: str) -> RevokedToken | None:
-    """Revoke any token and all that were made with it, in whichever tenant, as the owner of the tables."""
+    """Revoke any token and all that were created with it, in any tenant, as the owner of the tables."""
     async with as_owner(database_url) as connection, connection.transaction():
         return await _revoke(connection, token_id, revoked_by)
 
@@ -199,7 +199,7 @@ async def _revoke(
     connection: "Connection | asyncpg.Connection[asyncpg.Record]", token_id: str, revoked_by: str
 ) -> RevokedToken | None:
     revoked: list[TokenRow] = []
-    # Until there are no more: one that was being made with one of them is there once that one is revoked.
+    # Repeat until there are no more: a token being created with one of them appears once that one is revoked.
     while rows := await connection.fetch(_REVOKE, clean(token_id), clean(revoked_by)):
         revoked += [TokenRow.model_validate(dict(row)) for row in rows]
     if not revoked:
@@ -211,18 +211,18 @@ async def _revoke(
 
 
 async def token_principal(pool: Pool, secret: str) -> Principal | None:
-    """Return whom a token's secret belongs to, unless it expired or was revoked."""
+    """Return the principal of a token's secret, unless it has expired or was revoked."""
     row = await pool.fetchrow("SELECT * FROM token_by_hash($1)", hashed(secret))
     return principal(row, is_token=True) if row else None
 
 
 def principal(row: asyncpg.Record, *, is_token: bool) -> Principal:
-    """Return a row of those who may come in as a principal."""
+    """Return a row as a principal."""
     tenant = None if row["tenant"] == EVERY_TENANT else row["tenant"]
     known = {right for right in row["rights"] if right in set(Right)}
     return Principal(
         id=f"{BY_TOKEN}{row['id']}" if is_token else f"member:{row['id']}",
-        # As long as an order's `requested_by` may be.
+        # The limit of a command's `requested_by`.
         name=f"{row['name'][:200]} ({row['id']})" if is_token else row["name"],
         role=Role(row["role"]),
         tenant=tenant,

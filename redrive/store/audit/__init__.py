@@ -1,1 +1,1 @@
-"""The audit log: written in the transaction that makes a change, and read."""
+"""The audit log: written in the transaction of each change, and read."""

@@ -1,4 +1,4 @@
-"""Heads of the audit log, noted elsewhere and compared with it later: whoever rewrites the log cannot rewrite them."""
+"""Heads of the audit log, recorded elsewhere and compared later: whoever rewrites the log cannot rewrite them."""
 
 import re
 from collections import defaultdict
@@ -37,7 +37,7 @@ def read_head(tenant: str, text: str) -> Head:
 
 
 class Match(StrEnum):
-    """What a head that was noted says of the log as it is now."""
+    """The result of comparing a recorded head with the current log."""
 
     FITS = "fits"
     DIFFERS = "differs"
@@ -46,7 +46,7 @@ class Match(StrEnum):
 
 
 async def compare(pool: Pool, heads: Iterable[Head]) -> list[tuple[Head, Match]]:
-    """Compare heads that were noted with the lines of those numbers."""
+    """Compare recorded heads with the lines of those numbers."""
     by_tenant: dict[str, list[Head]] = defaultdict(list)
     for head in heads:
         by_tenant[head.tenant].append(head)
@@ -66,7 +66,7 @@ def _match(head: Head, known: dict[int, str]) -> Match:
     return Match.FITS if known[head.number] == head.hash else Match.DIFFERS
 
 
-# Of those whose log has grown since then. The moment is taken first: what is written meanwhile comes next time, too.
+# Of logs that have grown since then. The moment is taken first: lines written meanwhile also appear next time.
 _GROWN: Final = """
     SELECT tenant, number, encode(hash, 'hex') AS hash FROM audit_heads
     WHERE $1::timestamptz IS NULL OR tenant IN (SELECT tenant FROM audit_log WHERE at >= $1) ORDER BY tenant
@@ -74,7 +74,7 @@ _GROWN: Final = """
 
 
 async def grown_heads(pool: Pool, since: datetime | None) -> tuple[list[Head], datetime]:
-    """Return the heads of all logs that have grown since a moment, or of all, and the moment to ask from next time.
+    """Return the heads of all logs that have grown since a moment, or of all, and the moment for the next call.
 
     A line has its time before it is committed: the moment is set back by more than a transaction lasts.
     """

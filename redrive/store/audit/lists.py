@@ -1,4 +1,4 @@
-"""Reading the audit log, the newest first. Without a tenant: of all tenants."""
+"""Lists of the audit log, the newest first. Without a tenant: of all tenants."""
 
 from datetime import datetime
 from typing import Final
@@ -18,7 +18,7 @@ _DOCUMENTS: Final = frozenset({"before", "after"})
 
 
 class AuditLine(AuditEntry):
-    """One line of the audit log, with what it is about."""
+    """One line of the audit log, with its subject."""
 
     tenant: str
     dead_letter: str | None
@@ -41,10 +41,10 @@ async def list_audit(pool: Pool, tenant: str | None, letter_id: str | None = Non
 
 
 async def audit_page(pool: Pool, chosen: AuditFilter, limit: int = 50, cursor: str | None = None) -> Page[AuditLine]:
-    """Return the newest lines that fit, after the cursor of the page before."""
+    """Return the newest matching lines, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
-    # Within a tenant the numbers have the order of time, and an index.
+    # Within a tenant the numbers are in order of time, and indexed.
     order = "at DESC, tenant DESC, number DESC" if chosen.tenant is None else "number DESC"
     async with reading(pool, chosen.tenant) as connection:
         records = await connection.fetch(
@@ -93,7 +93,7 @@ _AFTER: Final = """
 
 
 class Change(Record):
-    """One line of the audit log, as far as a list or a page has to know."""
+    """The part of an audit log line that lists and pages need."""
 
     tenant: str
     number: int
@@ -108,12 +108,12 @@ class Change(Record):
 
     @property
     def bulk_id(self) -> str | None:
-        """The bulk operation that the line is about, if it is about one."""
+        """The bulk operation of the line, if it has one."""
         return self.request_id if self.action.startswith("bulk_") and self.request_id else None
 
 
 async def heads(pool: Pool, tenant: str | None = None) -> dict[str, int]:
-    """Return the number of the last line of each tenant: a few bytes each, however long the log is."""
+    """Return the number of each tenant's last line: a few bytes each, however long the log is."""
     async with reading(pool, tenant) as connection:
         rows = await connection.fetch("SELECT tenant, number FROM audit_heads")
     return {row["tenant"]: row["number"] for row in rows}

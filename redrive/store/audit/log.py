@@ -1,4 +1,4 @@
-"""The audit log: who did what to a dead letter or event, and why. Written in the transaction that makes the change."""
+"""The audit log: who did what to a dead letter or event, and why. Written in the transaction of the change."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,7 +47,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class EventRef:
-    """A dead event or an event, as what an entry is about."""
+    """A dead event or an event, as the subject of an entry."""
 
     tenant: str
     id: str
@@ -56,7 +56,7 @@ class EventRef:
 
 @dataclass(frozen=True)
 class PlanRef:
-    """The plan of a bulk operation, as what an entry is about: its hash is in `after`."""
+    """The plan of a bulk operation, as the subject of an entry: its hash is in `after`."""
 
     tenant: str
 
@@ -76,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """One line of the audit log that is about a run and no dead letter."""
+    """One line of the audit log about a run without a dead letter."""
 
     action: Action
     tenant: str
@@ -94,7 +94,7 @@ _INSERT: Final = """
 
 
 async def write(connection: Connection, entry: Entry) -> None:
-    """Append an entry. Its number, time and hash are the database's."""
+    """Append an entry. The database sets its number, time and hash."""
     await connection.execute(
         _INSERT,
         entry.letter.tenant,
@@ -109,7 +109,7 @@ async def write(connection: Connection, entry: Entry) -> None:
 
 
 def _about(letter: LetterId | EventRef | PlanRef) -> tuple[str | None, str | None, str | None]:
-    """Return the id, the run and the step of what an entry is about."""
+    """Return the id, the run and the step of an entry's subject."""
     match letter:
         case LetterId():
             return letter.workflow_id, letter.run_id, letter.step
@@ -138,9 +138,9 @@ async def write_run_entry(connection: Connection, entry: RunEntry) -> None:
 
 @dataclass(frozen=True)
 class Proof:
-    """Whether a tenant's audit log is whole. Its head, noted elsewhere, proves later that nobody rewrote all of it.
+    """Whether a tenant's audit log is intact. Its head, recorded elsewhere, later proves that it was not rewritten.
 
-    `cut` is the number of the last line that retention has cut off: what went before is not there to be proved.
+    `cut` is the number of the last line that retention has removed: what came before cannot be verified.
     """
 
     tenant: str
@@ -151,7 +151,7 @@ class Proof:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether every row fits the one before it, and none is missing."""
+        """Tell whether every row matches the one before it, and none is missing."""
         return self.first_broken is None
 
 
@@ -160,7 +160,7 @@ _TENANTS: Final = """
     FROM audit_heads AS head FULL JOIN (SELECT DISTINCT tenant FROM audit_log) AS log USING (tenant) ORDER BY tenant
 """
 
-# The first number at which the rows after $2 do not go on from the hash $3, and where the chunk ends.
+# The first number at which the rows after $2 do not continue from the hash $3, and where the chunk ends.
 _CHECK: Final = """
     WITH chunk AS (
         SELECT entry, (entry).number AS number, (entry).hash AS hash
@@ -178,7 +178,7 @@ _CHECK: Final = """
 
 
 async def verify(pool: Pool, tenant: str | None) -> list[Proof]:
-    """Recompute the chain of a tenant, or of every one, and name the first number that is missing or does not fit."""
+    """Recompute the hash chain of a tenant, or of each, and name the first number that is missing or does not match."""
     async with reading(pool, tenant) as connection:
         heads = await connection.fetch(_TENANTS)
         return [await _verify(connection, head["tenant"], head["number"], head["hash"]) for head in heads]
@@ -198,7 +198,7 @@ _LAST_CUT: Final = """
 
 
 async def last_cut(connection: Connection, tenant: str) -> tuple[int, bytes]:
-    """Return the number and the hash of the last line that was cut off; 0 and nothing when none was."""
+    """Return the number and the hash of the last line that was cut off; 0 and None if none was."""
     row = await connection.fetchrow(_LAST_CUT, tenant)
     return (row["number"], row["hash"]) if row else (0, b"")
 
@@ -206,7 +206,7 @@ async def last_cut(connection: Connection, tenant: str) -> tuple[int, bytes]:
 async def _first_broken(
     connection: Connection, tenant: str, cut: tuple[int, bytes], head: tuple[int, bytes]
 ) -> tuple[int, int | None]:
-    """Go through the chain from a cut on; return how far it was followed, and the first number that does not fit."""
+    """Follow the chain from a cut on; return how far it goes, and the first number that does not match."""
     early = await connection.fetchval("SELECT min(number) FROM audit_log WHERE tenant = $1 AND number < 1", tenant)
     if early is not None:
         return 0, early

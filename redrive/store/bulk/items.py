@@ -1,4 +1,4 @@
-"""The items of a bulk operation on their way: claimed, answered, settled. Each write is safe to do twice."""
+"""The items of a bulk operation: claimed, answered, settled. Each write can be repeated."""
 
 from datetime import timedelta
 from typing import Final
@@ -11,7 +11,7 @@ from redrive.postgres.tenancy import Pool, transaction
 from redrive.postgres.text import clean
 from redrive.store.bulk.operations import progress
 
-# A letter that has not answered for so long is given up; its order may be carried out yet. Longer than outages are.
+# How long a dead letter may not answer before its item is abandoned; its command may still be carried out.
 PATIENCE: Final = timedelta(minutes=15)
 WHY_SHOWN: Final = 500
 
@@ -69,7 +69,7 @@ _UNANSWERED: Final = """
 
 
 class SentItem(BaseModel):
-    """An item whose order is to be sent, perhaps again."""
+    """An item whose command is to be sent, perhaps again."""
 
     tenant: str
     bulk_id: str
@@ -80,21 +80,21 @@ class SentItem(BaseModel):
 
     @property
     def letter(self) -> LetterId:
-        """The dead letter that it is about."""
+        """The dead letter of the item."""
         return LetterId(tenant=self.tenant, run_id=self.run_id, step=self.step)
 
 
 async def settle(pool: Pool, tenant: str, bulk_id: str) -> tuple[BulkProgress, list[ItemStatus]]:
-    """Write down the outcomes that are known by now. Return how far it is, and how the items settled just now ended."""
+    """Record the outcomes that are known by now. Return the progress, and how the items settled just now ended."""
     async with transaction(pool, tenant) as connection:
         rows = await connection.fetch(_SETTLE, tenant, bulk_id, WHY_SHOWN)
         return await progress(connection, tenant, bulk_id), [ItemStatus(row["status"]) for row in rows]
 
 
 async def claim(pool: Pool, tenant: str, bulk_id: str, *, room: int, known: set[int]) -> list[SentItem]:
-    """Take the next items, so many at the most, and those that somebody took and never finished.
+    """Take up to this many of the next items, and those that somebody took and never finished.
 
-    `known` are the places of those that the caller is sending already.
+    `known` are the positions of those that the caller is already sending.
     """
     async with transaction(pool, tenant) as connection:
         if room:
@@ -104,20 +104,20 @@ async def claim(pool: Pool, tenant: str, bulk_id: str, *, room: int, known: set[
 
 
 async def put_accepted(pool: Pool, item: SentItem, status: ItemStatus, why: str) -> None:
-    """Record that the dead letter took the order: APPLIED at once, or ORDERED until the outcome is known."""
+    """Record that the dead letter accepted the command: APPLIED at once, or ORDERED until the outcome is known."""
     request_id = item_request_id(item.bulk_id, item.letter_id)
     async with transaction(pool, item.tenant) as connection:
         await connection.execute(_ACCEPTED, *_key(item), status.value, clean(why), item.letter_id, request_id)
 
 
 async def put_skipped(pool: Pool, item: SentItem, why: str) -> None:
-    """Record that the dead letter refused the order."""
+    """Record that the dead letter refused the command."""
     async with transaction(pool, item.tenant) as connection:
         await connection.execute(_ENDED, *_key(item), ItemStatus.SKIPPED.value, clean(why)[:WHY_SHOWN])
 
 
 async def put_unanswered(pool: Pool, item: SentItem, why: str) -> bool:
-    """Record that an order got no answer, and tell whether it is given up now."""
+    """Record that a command got no answer, and return whether its item is abandoned now."""
     async with transaction(pool, item.tenant) as connection:
         status = await connection.fetchval(_UNANSWERED, *_key(item), clean(why)[:WHY_SHOWN], PATIENCE)
     return bool(status == ItemStatus.FAILED)

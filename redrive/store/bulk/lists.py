@@ -19,7 +19,7 @@ _COLUMNS: Final = """
 
 
 async def get_bulk(pool: Pool, tenant: str | None, bulk_id: str) -> BulkView:
-    """Return a bulk operation, or say that there is none."""
+    """Return a bulk operation, or raise if there is none."""
     async with reading(pool, tenant) as connection:
         rows = await connection.fetch(
             f"SELECT {_COLUMNS} FROM bulk_operations WHERE id = $1",  # noqa: S608

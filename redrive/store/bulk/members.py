@@ -1,4 +1,4 @@
-"""Which dead letters belong to a bulk operation: counted for a plan, and settled when it starts."""
+"""Which dead letters belong to a bulk operation: counted for a plan, and fixed when it starts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,9 +15,9 @@ from redrive.store.dead_letters.filters import fitting
 
 @dataclass(frozen=True)
 class Members:
-    """How many there are, a digest of which and in which version, and how many of each pipeline's steps.
+    """How many there are, a digest of their ids and versions, and how many of each pipeline's steps.
 
-    One more than allowed stands for all that are too many.
+    Above the limit, counting stops at one more than allowed.
     """
 
     count: int

@@ -54,9 +54,9 @@ _COUNTS: Final = """
 async def open_bulk(
     pool: Pool, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
 ) -> tuple[BulkProgress, bool]:
-    """Settle the membership and begin; `judge` may raise, then nothing happened. Return also whether it is new.
+    """Fix the membership and begin; if `judge` raises, nothing happens. Return also whether it is new.
 
-    A bulk operation that is there already goes on, with the membership that it has.
+    An existing bulk operation continues, with its membership.
     """
     tenant, bulk_id = start.order.tenant, start.bulk_id
     async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
@@ -99,7 +99,7 @@ async def _begin(
 
 
 def shown_options(order: BulkOrder) -> dict[str, Any]:
-    """Return what was ordered, without the content of an edit or output: that may be secret."""
+    """Return the command's options without the content of an edit or output, which may be secret."""
     shown = order.model_dump(mode="json", exclude={"tenant", "verb", "input_patch", "output"}, exclude_none=True)
     return shown | {"edited": order.input_patch is not None}
 

@@ -1,1 +1,1 @@
-"""Dead letters: their rows, every change of one, operators' commands, lists and figures."""
+"""Dead letters: their rows, their changes, operators' commands, lists and figures."""

@@ -1,4 +1,4 @@
-"""Operators' orders: what was answered to them, and what the record became. One answer for each order, for ever."""
+"""Operators' commands: their answers, and the resulting record. Each command has exactly one answer."""
 
 from typing import Final
 
@@ -28,16 +28,16 @@ REFUSALS_TOLD: Final = 50
 
 
 async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer | None:
-    """Return how an order with this id was answered before, from the audit log."""
+    """Return how a command with this id was answered before, from the audit log."""
     async with transaction(pool, letter.tenant) as connection:
         return await _first_answer(connection, letter, request_id)
 
 
 async def proof_of(pool: Pool, letter: LetterId, request_id: str) -> str | None:
-    """Return the proof of an order that was accepted, while it is the letter's last one and its outcome is not known.
+    """Return the proof of an accepted command, while it is the dead letter's last one and its outcome is not known.
 
-    An order that is given again gets its first answer, also when it was carried out long ago: ask this before it is
-    handed to the run. The run asks it before it obeys. Accepted by an older release, it is empty.
+    A repeated command gets its first answer, even if it was carried out long ago: check this before it is signalled to
+    the run. The run checks it before it obeys. The proof is empty if an older release accepted the command.
     """
     async with transaction(pool, letter.tenant) as connection:
         proof: str | None = await connection.fetchval(
@@ -85,9 +85,9 @@ _CLOSE: Final = """
 async def put_accepted(
     pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, is_last: bool = False
 ) -> Answer:
-    """Record that an order was accepted, for a step that is its run's last one or not.
+    """Record that a command was accepted, for a step that is its run's last one or not.
 
-    Return the answer that stands: an earlier one, or a refusal after a change.
+    Return the valid answer: an earlier one, or a refusal after a change.
     """
     async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, order.request_id)
@@ -132,7 +132,7 @@ def _action(order: LetterOrder) -> Action:
 async def put_refused(
     pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, orphaned: bool = False
 ) -> Answer:
-    """Record that an order was refused, and that the run is gone if that is why. Return the answer that stands."""
+    """Record that a command was refused, and that the run is gone if that is why. Return the valid answer."""
     async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, order.request_id)
         if earlier:
@@ -143,7 +143,7 @@ async def put_refused(
         return answer
 
 
-# A try of the activity that counted last counts nothing.
+# A repeated attempt of the activity that counted last counts nothing.
 _COUNT_REFUSED: Final = """
     INSERT INTO refused_messages AS known (tenant, dead_letter, count, last_request) VALUES ($1, $2, 1, $3)
     ON CONFLICT (tenant, dead_letter) DO UPDATE SET
@@ -154,10 +154,10 @@ _COUNT_REFUSED: Final = """
 
 
 async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder, request_id: str | None = None) -> None:
-    """Record an order that could not be read, or had no proof: nobody knows who sent it.
+    """Record a command that could not be read, or had no proof: nobody knows who sent it.
 
-    With an id of the caller's: once for it. The first ones of a dead letter have a line each in the audit log, later
-    ones share one, which says how many they are.
+    With a caller's id it is recorded once. A dead letter's first ones have a line each in the audit log, later ones
+    share one, which says how many there are.
     """
     once = clean_or_none(request_id)
     async with changing(pool, letter) as (connection, record):
@@ -199,7 +199,7 @@ def has_own_line(number: int) -> bool:
 def _order_entry(
     action: Action, letter: LetterId, order: LetterOrder, record: asyncpg.Record | None, answer: Answer
 ) -> Entry:
-    # What an edit or an output contains may be secret; that there was one is what the audit needs.
+    # The content of an edit or an output may be secret; the audit needs only that there was one.
     shown = order.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
     edited = isinstance(order, Replay) and order.input_patch is not None
     after = {"answer": answer.model_dump(mode="json"), "order": shown | {"verb": order.verb, "edited": edited}}

@@ -1,4 +1,4 @@
-"""Figures about dead letters: how many, how old, and which look alike. Without a tenant: of all tenants."""
+"""Figures about dead letters: number, age and similarity. Without a tenant: of all tenants."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -12,12 +12,12 @@ from redrive.store.dead_letters.filters import OPEN, conditions, deep, of_tenant
 from redrive.store.dead_letters.lists import MESSAGE_SHOWN
 from redrive.store.dead_letters.models import LetterGroup, LetterStats
 
-# How many of the newest open letters groups are made from.
+# How many of the newest open dead letters are grouped.
 GROUP_DEPTH: Final = 20_000
 
 
 async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
-    """Return the largest groups of open dead letters that look alike, among the newest that fit."""
+    """Return the largest groups of similar open dead letters, among the newest that match."""
     check_limit(limit)
     if chosen.text is not None:
         raise InvalidInput("groups cannot be searched by text: filter by fingerprint, step or category")
@@ -45,7 +45,7 @@ async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> l
 
 
 async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> LetterStats:
-    """Return how many dead letters there are, how old the oldest open one is, and what the open ones are about."""
+    """Return the number of dead letters, the age of the oldest open one, and what the open ones are about."""
     chosen = LetterFilter(tenant=tenant)
     async with reading(pool, tenant, in_order=True) as connection:
         counts = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
@@ -88,12 +88,12 @@ async def _oldest(connection: Connection, tenant: str | None) -> timedelta | Non
 
 
 HOURS: Final = 24
-# An hour is counted up to here: the cost of a page does not grow with the number of rows.
+# An hour is counted up to this limit: the cost of a page does not grow with the number of rows.
 HOUR_LIMIT: Final = 4000
 
 
 class FailedHour(Record):
-    """The dead letters that failed last in one hour. At the limit there may be more."""
+    """The dead letters whose last failure was in one hour. At the limit there may be more."""
 
     begin: datetime
     open: int
@@ -106,7 +106,7 @@ class FailedHour(Record):
 
 
 async def status_counts(pool: Pool, tenant: str | None) -> dict[LetterStatus, int]:
-    """Return how many dead letters there are, from the counters."""
+    """Return the number of dead letters, from the counters."""
     async with reading(pool, tenant) as connection:
         rows = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
     return dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in rows}

@@ -1,4 +1,4 @@
-"""Reading dead letters: lists, and the whole story of one. Without a tenant: of all tenants."""
+"""Reading dead letters: lists, and one with its history. Without a tenant: of all tenants."""
 
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ _COLUMNS: Final = f"""
 
 
 async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor: str | None = None) -> Page[LetterRow]:
-    """Return the newest dead letters that fit, after the cursor of the page before."""
+    """Return the newest matching dead letters, after the cursor of the previous page."""
     check_limit(limit)
     place = read_cursor(cursor, chosen)
     match = await _match(pool, chosen, place)
@@ -67,7 +67,7 @@ async def _page(connection: Connection, chosen: LetterFilter, limit: int, place:
 
 
 async def _search(connection: Connection, chosen: LetterFilter, limit: int, place: Place | None) -> Page[LetterRow]:
-    """Look for the text in the next rows. Where it is rare, the page ends after so many rows, wherever it got to."""
+    """Search for the text in the next rows. If it is rare, the page ends after a fixed number of rows."""
     query = conditions(chosen, place)
     fits = text_condition(query, chosen.text or "", Match.CONTAINS)
     looked = deep(chosen.tenant, query, f"id, last_failed_at, {fits} IS TRUE AS fits", SEARCH_DEPTH)
@@ -105,7 +105,7 @@ def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: 
 
 
 async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord | None:
-    """Return all that the record says, or None."""
+    """Return the whole record, or None."""
     async with reading(pool, tenant) as connection:
         record = await connection.fetchrow(
             "SELECT *, jsonb_array_length(attempts) AS attempt_count FROM dead_letters WHERE id = $1", clean(letter_id)
@@ -123,7 +123,7 @@ async def find_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterR
 
 
 async def audit_trail(pool: Pool, tenant: str, letter_id: str) -> list[AuditEntry]:
-    """Return what was done to a dead letter, the oldest first."""
+    """Return the audit log of a dead letter, the oldest entry first."""
     async with reading(pool, tenant) as connection:
         records = await connection.fetch(
             """
@@ -146,7 +146,7 @@ def _values(record: asyncpg.Record) -> dict[str, Any]:
 async def open_letters(
     pool: Pool, tenant: str | None, after_id: str | None = None, limit: int = 500
 ) -> list[LetterRow]:
-    """Return open dead letters by id, after the given one: for walking through all of them."""
+    """Return open dead letters by id, after the given one, to walk through all of them."""
     check_limit(limit)
     query = Query()
     query.where(OPEN)
@@ -165,7 +165,7 @@ _COUNTERS: Final = "SELECT coalesce(sum(count), 0)::bigint FROM dead_letter_coun
 
 
 async def total(pool: Pool, chosen: LetterFilter) -> Total | None:
-    """Return how many letters fit, without reading a million of them. None for a search by text."""
+    """Return how many dead letters match, without reading a million of them. None for a search by text."""
     if chosen.text is not None:
         return None
     async with reading_letters(pool, chosen) as connection:

@@ -60,7 +60,7 @@ class FailureCycleEntry(Record):
 
 
 class LetterRecord(LetterRow):
-    """Everything about a dead letter but its audit trail. Payload and config are redacted."""
+    """A dead letter without its audit trail. Payload and config are redacted."""
 
     message: str
     stack: str
@@ -81,7 +81,7 @@ class LetterRecord(LetterRow):
 
 
 class LetterGroup(Record):
-    """Open dead letters that look alike."""
+    """Similar open dead letters."""
 
     tenant: str
     fingerprint: str
@@ -108,7 +108,7 @@ class LetterStats(Record):
 
     @property
     def open(self) -> int:
-        """How many wait for an order or an outcome."""
+        """How many wait for a command or an outcome."""
         return self.by_status[LetterStatus.PENDING] + self.by_status[LetterStatus.REPLAYING]
 
 

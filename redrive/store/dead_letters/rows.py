@@ -1,4 +1,4 @@
-"""One dead letter's row: locked, read and marked inside the transaction of a caller."""
+"""A dead letter's row: locked, read and marked inside the caller's transaction."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -17,13 +17,13 @@ _READ: Final = """
 
 @contextlib.asynccontextmanager
 async def changing(pool: Pool, letter: LetterId) -> AsyncIterator[tuple[Connection, asyncpg.Record | None]]:
-    """Open a transaction that is the only one to change this letter, with what the record says."""
+    """Open a transaction that is the only one to change this dead letter, and yield its record."""
     async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
         yield connection, await read(connection, letter)
 
 
 async def read(connection: Connection, letter: LetterId) -> asyncpg.Record | None:
-    """Return what the record says."""
+    """Return the record's state."""
     return await connection.fetchrow(_READ, letter.workflow_id)
 
 
@@ -33,7 +33,7 @@ def before(record: asyncpg.Record | None) -> dict[str, Any] | None:
 
 
 def state(letter: LetterId, record: asyncpg.Record) -> LetterState:
-    """Return a record as its workflow knows it."""
+    """Return a record in its workflow's form."""
     return LetterState(
         letter=letter,
         pipeline=record["pipeline"],
@@ -46,7 +46,7 @@ def state(letter: LetterId, record: asyncpg.Record) -> LetterState:
 
 
 async def mark_orphaned(connection: Connection, letter: LetterId) -> None:
-    """Mark an open letter: its run is gone."""
+    """Mark an open dead letter: its run is gone."""
     await connection.execute(
         """
         WITH run AS (UPDATE runs SET status = 'FAILED', closed_at = now(), updated_at = now()

@@ -1,7 +1,7 @@
-"""Dead letter records: every change of one, each in one transaction with its line in the audit log.
+"""Changes of dead letter records, each in one transaction with its line in the audit log.
 
-Every write may be tried again, and a try that was given up may still arrive late: a write that was made already, or
-that speaks of an order or a cycle that is over, changes nothing.
+Every write may be repeated, and an abandoned attempt may still arrive late: a write that was already made, or that is
+about a command or a cycle that is over, changes nothing.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the record says after a step was exhausted."""
+    """The record after a step was exhausted."""
 
     state: LetterState
     is_new: bool
@@ -55,8 +55,8 @@ class Recorded:
 async def record_exhausted(pool: Pool, message: Exhausted, quiet: timedelta = ALERT_WINDOW) -> Recorded:
     """Write a record, or append a cycle to it. The same cycle again changes nothing and has the same answer.
 
-    `alert_count` is how many failures the alert of this cycle speaks of; 0 when another alert speaks of it, and -1 when
-    it is the first of which an alert has to speak later, `quiet` after the last one.
+    `alert_count` is how many failures the alert of this cycle reports; 0 if another alert reports it, and -1 if it is
+    the first that an alert must report later, `quiet` after the last one.
     """
     row = await pool.fetchrow("SELECT * FROM put_dead_letter($1, $2)", json_text(_exhausted(message)), quiet)
     if row is None:
@@ -111,7 +111,7 @@ def _history_entry(cycle: FailedCycle) -> dict[str, Any]:
 
 
 async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
-    """Return what the record says, for a workflow that was started by an order; None when there is no record."""
+    """Return the record's state, for a workflow that was started by a command; None if there is no record."""
     async with transaction(pool, letter.tenant) as connection:
         record = await read(connection, letter)
     return state(letter, record) if record else None
@@ -127,7 +127,7 @@ _OUTCOME: Final = """
 
 
 async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterState | None:
-    """Record how a replay ended, and return what the record says now. None when there is no record."""
+    """Record how a replay ended, and return the record's new state. None if there is no record."""
     async with changing(pool, letter) as (connection, record):
         if record is None:
             return None
@@ -152,7 +152,7 @@ async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterS
 def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: LetterStatus) -> bool:
     if LetterStatus(record["status"]).closed:
         return False
-    # Not for a canceled run: an order may have been under way to it.
+    # Not for a canceled run: a command may have been on its way to it.
     is_late = outcome.request_id is not None and clean(outcome.request_id) != record["order_request_id"]
     if is_late and outcome.ending is not Ending.CANCELED:
         return False
@@ -160,7 +160,7 @@ def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: Letter
 
 
 async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
-    """Record that the run of an open dead letter is gone, and tell whether that is news."""
+    """Record that the run of an open dead letter is gone, and return whether that is new."""
     async with changing(pool, letter) as (connection, record):
         if record is None or LetterStatus(record["status"]).closed or record["orphaned"]:
             return False
@@ -180,9 +180,9 @@ _REOPEN: Final = """
 
 
 async def reopen(pool: Pool, letter: LetterId, cycle: int, *, orphaned: bool = False) -> bool:
-    """Open a record again whose last order never reached the run, and tell whether that is news.
+    """Reopen a record whose last command never reached the run, and return whether that is new.
 
-    `orphaned` says why: the run is gone. Else it waits, parked in this cycle still.
+    `orphaned` says that the run is gone. Otherwise the run is still parked in this cycle.
     """
     async with changing(pool, letter) as (connection, record):
         if record is None or record["cycle"] != cycle or record["status"] == LetterStatus.PENDING:

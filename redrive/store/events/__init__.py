@@ -1,1 +1,1 @@
-"""Events of brokers: stored, dead, replayed."""
+"""Brokers' events: stored, dead, replayed."""

@@ -1,4 +1,4 @@
-"""Operators' orders to messages that could not become a run, each in one transaction with its line in the audit log."""
+"""Commands to messages that could not become a run, each in one transaction with its line in the audit log."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from redrive.postgres.text import clean
 from redrive.store.audit.log import Action, Entry, EventRef, write
 from redrive.store.events.dead import COLUMNS, DeadEvent, DeadEventStatus, Failure
 
-# A replay that failed is no last word: the same order may try again.
+# A failed replay is not final: the same command may try again.
 _ANSWERED: Final = """
     SELECT after -> 'answer' FROM audit_log
     WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
@@ -41,21 +41,21 @@ Versions = frozenset[str] | None
 async def begin_replay(
     pool: Pool, dead: DeadEvent, order: Replay, versions: Versions = None
 ) -> tuple[DeadEvent, Answer | None]:
-    """Take a dead event for a replay, or answer: it cannot be replayed, or this very order has replayed it.
+    """Take a dead event for a replay, or answer: it cannot be replayed, or this same command has replayed it.
 
-    One that is being replayed can be taken again: whoever had it may have died.
+    One that is being replayed can be taken again: its taker may have died.
     """
     return await _change(pool, dead, order, DeadEventStatus.REPLAYING, versions)
 
 
 async def discard(pool: Pool, dead: DeadEvent, order: Discard, versions: Versions = None) -> Answer:
-    """Give a message up, or refuse that."""
+    """Discard a message, or refuse that."""
     _, answer = await _change(pool, dead, order, DeadEventStatus.DISCARDED, versions)
     return answer or _answer(order, DeadEventStatus.DISCARDED, "discarded")
 
 
 async def end_replay(pool: Pool, dead: DeadEvent, outcome: Failure | tuple[str, str], order: Replay) -> Answer:
-    """Record what became of a replay: the ids of the event and its run, or why there is none."""
+    """Record the outcome of a replay: the ids of the event and its run, or why there is none."""
     if isinstance(outcome, Failure):
         answer = _answer(order, DeadEventStatus.PENDING, f"still pending: {outcome.error}", accepted=False)
         facts = (outcome.category.value, clean(outcome.error_type), clean(outcome.error), outcome.attempts)

@@ -1,4 +1,4 @@
-"""Messages that could not become a run: recorded once each, and listed. Orders to them are in `dead_event_orders`."""
+"""Messages that could not become a run: recorded once each, and listed. Commands to them are in `commands.py`."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ COLUMNS: Final = """
 
 
 class DeadEventStatus(StrEnum):
-    """Where a dead event is. From `replaying` it goes to `replayed`, or back to `pending`."""
+    """A dead event's status. From `replaying` it goes to `replayed`, or back to `pending`."""
 
     PENDING = "pending"
     REPLAYING = "replaying"
@@ -73,7 +73,7 @@ class DeadEvent(NewDeadEvent, Record):
 
 
 async def put_dead_event(pool: Pool, dead: NewDeadEvent, body: bytes) -> str:
-    """Record a message, once however often it is told, and return the record's id."""
+    """Record a message, once however often it is reported, and return the record's id."""
     dead_id = dead_event_id_for(dead.tenant, dead.source_stream, dead.source_message_id, body)
     await pool.execute("SELECT put_dead_event($1, $2)", json_text(dead.model_dump() | {"id": dead_id}), body)
     return dead_id
@@ -90,7 +90,7 @@ async def get_dead_event(pool: Pool, tenant: str | None, dead_id: str) -> DeadEv
 
 
 async def message_of(pool: Pool, dead: DeadEvent, most: int | None = None) -> bytes:
-    """Return the message as it came, or so many bytes of its beginning."""
+    """Return the original message, or this many bytes of its beginning."""
     async with reading(pool, dead.tenant) as connection:
         body: bytes = await connection.fetchval(
             "SELECT substring(payload FOR coalesce($2, octet_length(payload))) FROM dead_events WHERE id = $1",
@@ -101,7 +101,7 @@ async def message_of(pool: Pool, dead: DeadEvent, most: int | None = None) -> by
 
 
 async def not_mirrored(pool: Pool, stream: str, limit: int = 100) -> list[tuple[str, str]]:
-    """Return tenant and id of messages that are not on the broker's own dead letter stream yet, the oldest first."""
+    """Return tenant and id of messages that are not yet on the broker's own dead letter stream, the oldest first."""
     async with reading(pool, None) as connection:
         rows = await connection.fetch(
             """
@@ -116,9 +116,9 @@ async def not_mirrored(pool: Pool, stream: str, limit: int = 100) -> list[tuple[
 
 @contextlib.asynccontextmanager
 async def mirroring(pool: Pool, tenant: str, dead_id: str) -> AsyncIterator[tuple[DeadEvent, bytes] | None]:
-    """Hand out a message that is to be put on the broker's dead letter stream; after the block it is marked as put.
+    """Yield a message for the broker's dead letter stream; after the block it is marked as added.
 
-    None when that is done already, or somebody else is doing it.
+    None if that is already done, or another process is doing it.
     """
     async with transaction(pool, tenant) as connection:
         row = await connection.fetchrow(
@@ -148,7 +148,7 @@ class DeadEventFilter(BaseModel):
 async def list_dead_events(
     pool: Pool, chosen: DeadEventFilter, limit: int = 50, cursor: str | None = None
 ) -> Page[DeadEvent]:
-    """Return the dead events that failed last, after the cursor of the page before."""
+    """Return the dead events that failed last, after the cursor of the previous page."""
     check_limit(limit)
     query, place = Query(), read_cursor(cursor, chosen)
     for column, value in chosen.model_dump(exclude={"assigned"}).items():

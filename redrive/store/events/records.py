@@ -22,7 +22,7 @@ _COLUMNS: Final = "id, tenant, dedupe_key, type, source, user_id, correlation_id
 
 
 class ProjectionStatus(StrEnum):
-    """Where a projector of an event is; one without a record has not ended yet."""
+    """The status of an event's projector; one without a record has not ended yet."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -47,7 +47,7 @@ class EventRow(Record):
 
 
 class StoredEvent(EventRow):
-    """An event with its payload, as it came."""
+    """An event with its original payload."""
 
     payload: dict[str, Any]
 
@@ -58,7 +58,7 @@ class StoredEvent(EventRow):
 
 
 class Projection(Record):
-    """What one projector made of an event."""
+    """The outcome of one projector of an event."""
 
     event_id: str
     projector: str
@@ -73,7 +73,7 @@ class Projection(Record):
 
 @dataclass(frozen=True)
 class Stored:
-    """What storing an event gave. One that has a run must not be started again: Temporal may have forgotten it."""
+    """The result of storing an event. One that has a run must not be started again: Temporal may have forgotten it."""
 
     event: StoredEvent
     is_new: bool
@@ -99,7 +99,7 @@ async def put_event(pool: Pool, tenant: str, envelope: Envelope) -> Stored:
 
 
 async def put_run_of_event(pool: Pool, event: StoredEvent, run_id: str) -> None:
-    """Record that the event's key leads to another run than the one that was computed."""
+    """Record that the event's key leads to another run than the computed one."""
     async with transaction(pool, event.tenant) as connection:
         await connection.execute("UPDATE events SET run_id = $2 WHERE id = $1", event.id, run_id)
 
@@ -154,7 +154,7 @@ async def failed_projections(pool: Pool, tenant: str | None, limit: int) -> list
 
 
 class EventFilter(BaseModel):
-    """Which events. `tenant` None means all; `failed` are those of which a projector failed."""
+    """Which events. `tenant` None means all; `failed` are those with a failed projector."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -166,7 +166,7 @@ class EventFilter(BaseModel):
 
 
 async def list_events(pool: Pool, chosen: EventFilter, limit: int = 50, cursor: str | None = None) -> Page[EventRow]:
-    """Return the newest events, after the cursor of the page before."""
+    """Return the newest events, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
     async with reading(pool, chosen.tenant) as connection:

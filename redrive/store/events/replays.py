@@ -1,4 +1,4 @@
-"""Runs of some of an event's projectors, by an operator's order. Written, with the audit log, before they start."""
+"""Runs of some of an event's projectors, by an operator's command. Recorded and audited before they start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class NewReplay:
 
 
 async def put_start(pool: Pool, event: StoredEvent, order: Replay) -> None:
-    """Record that the run of an event, which never was, is to be started."""
+    """Record that the run of an event, which never started, is to be started."""
     async with transaction(pool, event.tenant) as connection:
         await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), order, []))
 
 
 async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
-    """Record that projectors are to run again. The same order again changes nothing."""
+    """Record that projectors are to run again. The same command again changes nothing."""
     async with transaction(pool, replay.tenant) as connection:
         is_new = await connection.fetchval(
             _INSERT,

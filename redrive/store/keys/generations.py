@@ -10,7 +10,7 @@ from redrive.store.audit.log import Action, RunEntry, write_run_entry
 from redrive.store.keys.rows import KeyRecord, KeyRow, get_key
 
 _LOCK: Final = "SELECT generation, run_id, status FROM idempotency_keys WHERE tenant = $1 AND key = $2 FOR UPDATE"
-# Without a fingerprint any request may have it. Words of the old generation come too late from now on.
+# Without a fingerprint any request may have it. Reports of the old generation are ignored from now on.
 _NEXT: Final = """
     UPDATE idempotency_keys SET generation = $3, run_id = $4, status = 'processing', run_status = NULL, response = NULL,
         error = NULL, request_hash = CASE WHEN $5 THEN request_hash ELSE '' END, updated_at = now()
@@ -19,7 +19,7 @@ _NEXT: Final = """
 
 
 async def reset_key(pool: Pool, seen: KeyRow, *, actor: str, reason: str, forced: bool) -> KeyRecord:
-    """Give a key, as it was seen, its next generation: the next start with it makes a new run."""
+    """Give a key, as it was read, its next generation: the next start with it creates a new run."""
     run_id = run_id_for_key(seen.tenant, seen.key, seen.generation + 1)
     async with transaction(pool, seen.tenant) as connection:
         row = await connection.fetchrow(_LOCK, seen.tenant, seen.key)
@@ -48,7 +48,7 @@ async def reset_key(pool: Pool, seen: KeyRow, *, actor: str, reason: str, forced
 
 
 async def follow_restart(connection: Connection, tenant: str, run_id: str) -> None:
-    """Let the key of a run that was started anew belong to the new one, if it still belongs to the old."""
+    """Assign the key of a restarted run to the new run, if it still belongs to the old one."""
     row = await connection.fetchrow(
         """
         SELECT known.key, known.generation FROM idempotency_keys AS known JOIN runs AS run

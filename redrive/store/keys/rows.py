@@ -1,4 +1,4 @@
-"""Idempotency keys: which run belongs to a tenant's key, and what came of it."""
+"""Idempotency keys: the run of a tenant's key, and its outcome."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ class KeyRow(Record):
 
 
 class KeyRecord(KeyRow):
-    """A key with the response that it answers with."""
+    """A key with its stored response."""
 
     response: Any
 
@@ -56,7 +56,7 @@ _COLUMNS: Final = ", ".join(KeyRow.model_fields)
 
 
 async def get_key(pool: Pool, tenant: str, key: str) -> KeyRecord | None:
-    """Return a key with all that is known of it."""
+    """Return a key with all its details."""
     async with reading(pool, tenant) as connection:
         row = await connection.fetchrow(
             f"SELECT {_COLUMNS}, response FROM idempotency_keys WHERE tenant = $1 AND key = $2",  # noqa: S608
@@ -72,7 +72,7 @@ def _record(row: asyncpg.Record) -> KeyRecord:
 
 
 async def list_keys(pool: Pool, chosen: KeyFilter, limit: int = 50, cursor: str | None = None) -> Page[KeyRow]:
-    """Return the keys that were claimed last, after the cursor of the page before."""
+    """Return the most recently claimed keys, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
     async with reading(pool, chosen.tenant) as connection:
@@ -103,7 +103,7 @@ def _query(chosen: KeyFilter, place: Place | None) -> Query:
     return query
 
 
-# Whose run nobody has heard of for a while: its end may have been told while the database was away.
+# Keys without news for a while: the end of the run may have been reported while the database was down.
 _UNHEARD: Final = f"""
     SELECT {_COLUMNS} FROM idempotency_keys WHERE status = 'processing' AND updated_at < now() - $1::interval
     ORDER BY updated_at LIMIT $2
@@ -111,14 +111,14 @@ _UNHEARD: Final = f"""
 
 
 async def list_unheard(pool: Pool, quiet: timedelta, limit: int) -> list[KeyRow]:
-    """Return keys of all tenants whose run should be asked for, the longest unheard of first."""
+    """Return keys of all tenants whose run should be queried, those longest without news first."""
     async with reading(pool, None) as connection:
         records = await connection.fetch(_UNHEARD, quiet, limit)
     return [KeyRow.model_validate(dict(record)) for record in records]
 
 
 async def touch_keys(pool: Pool, tenant: str, keys: Sequence[str]) -> None:
-    """Note that the runs of these keys are open still."""
+    """Record that the runs of these keys are still open."""
     async with transaction(pool, tenant) as connection:
         await connection.execute(
             "UPDATE idempotency_keys SET updated_at = now() WHERE tenant = $1 AND key = ANY($2)", tenant, list(keys)
@@ -144,7 +144,7 @@ _DELETES: Final = {"idempotency_keys": _DELETE_KEYS, "step_results": _DELETE_RES
 
 
 async def delete_expired(pool: Pool, since: timedelta, batch: int) -> int:
-    """Delete a batch of each tenant's keys and stored results that expired so long ago, and return how many."""
+    """Delete a batch of each tenant's keys and stored results that expired this long ago, and return how many."""
     deleted = 0
     for table, delete in _DELETES.items():
         async with reading(pool, None) as connection:

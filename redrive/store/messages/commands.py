@@ -1,4 +1,4 @@
-"""Operators' orders to dead messages: carried out and audited in one transaction, and answered once for ever."""
+"""Commands to dead messages: carried out and audited in one transaction, and answered once."""
 
 from typing import Final
 from uuid import UUID
@@ -42,9 +42,9 @@ _TO_DISCARDED: Final = """
 async def give_order(
     pool: Pool, tenant: str, message_id: UUID, order: Replay | Discard, versions: frozenset[str] | None = None
 ) -> Answer | None:
-    """Carry out an order, or refuse it. The same request again has the first answer. None: there is no such message.
+    """Carry out a command, or refuse it. The same request again gets the first answer. None: no such message.
 
-    With `versions` it holds only while the record is at one of these.
+    With `versions` it is valid only while the record has one of these.
     """
     name = audit_id(message_id)
     async with transaction(pool, tenant, alone_with=name) as connection:
@@ -75,12 +75,12 @@ async def give_order(
 
 
 async def assigned(pool: Pool, message: DeadMessage, assign_to: str | None, order: Replay) -> str:
-    """Return whose a message is that is to be replayed; one in quarantine becomes that of `assign_to`."""
+    """Return the tenant of a message that is to be replayed; one in quarantine is assigned to `assign_to`."""
     if not check_assignment(message.tenant, assign_to):
         return message.tenant
     tenant = assign_to or ""
     await assign_dead_message(pool, message.message_id, tenant, order)
-    # One that was closed in quarantine stays there, and refuses the order by its status.
+    # One that was closed in quarantine stays there, and refuses the command by its status.
     return tenant if await find_dead(pool, tenant, message.message_id) else QUARANTINE
 
 

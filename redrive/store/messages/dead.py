@@ -1,4 +1,4 @@
-"""Messages that were given up: recorded once each, and listed. Orders to them are in `message_orders`."""
+"""Dead messages: recorded once each, and listed. Commands to them are in `commands.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ _PREFIX: Final = "message-"
 
 
 class MessageKind(StrEnum):
-    """Why a message was given up."""
+    """Why a message is dead."""
 
     EXHAUSTED = "exhausted"
     MALFORMED = "malformed"
 
 
 class MessageStatus(StrEnum):
-    """Where a dead message is."""
+    """A dead message's status."""
 
     PENDING = "pending"
     REPLAYING = "replaying"
@@ -37,7 +37,7 @@ class MessageStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewDeadMessage:
-    """A message to be given up."""
+    """A message to record as dead."""
 
     message_id: UUID
     kind: MessageKind
@@ -51,7 +51,7 @@ class NewDeadMessage:
 
 
 class DeadMessage(Record):
-    """A dead message in a list. What it carries is left out: it may be large, and secret."""
+    """A dead message in a list, without its content, which may be large and secret."""
 
     tenant: str
     message_id: UUID
@@ -72,13 +72,13 @@ class DeadMessage(Record):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own way
     @property
     def id(self) -> str:
-        """The id that orders and the audit log name it by."""
+        """The id by which commands and the audit log name it."""
         return audit_id(self.message_id)
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own way
     @property
     def version(self) -> str:
-        """What changes with the record: within a cycle the status only goes on."""
+        """Changes with the record: within a cycle the status only moves forward."""
         return version_of(self.cycle, self.status)
 
 
@@ -110,7 +110,7 @@ def parse_id(text: str) -> UUID | None:
         return None
 
 
-# A message that is given up while its record is open, in a delivery that came twice, changes nothing.
+# A message that dies while its record is open, in a duplicate delivery, changes nothing.
 _PUT: Final = """
     INSERT INTO dead_messages AS known (tenant, message_id, kind, source_queue, original_queue, original_payload,
                                         error_reason, retry_count, max_retries, full_size)
@@ -135,7 +135,7 @@ AUDIT: Final = """
 
 
 async def put_dead(connection: Connection, tenant: str, source: str, messages: Sequence[NewDeadMessage]) -> None:
-    """Record messages that were given up, each once."""
+    """Record dead messages, each once."""
     rows = sorted({message.message_id: message for message in messages}.values(), key=lambda each: each.message_id)
     written = await connection.fetch(
         _PUT,
@@ -170,7 +170,7 @@ _REPLAYED: Final = """
 
 
 async def mark_replayed(connection: Connection, tenant: str, message_ids: Sequence[UUID]) -> None:
-    """Note that replayed messages were sent."""
+    """Record that replayed messages were sent."""
     rows = await connection.fetch(_REPLAYED, tenant, message_ids)
     await connection.execute(
         AUDIT,
@@ -217,7 +217,7 @@ async def list_dead(pool: Pool, wanted: MessageFilter, limit: int, cursor: str |
 
 
 async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[DeadMessage]:
-    """Return the dead message of that id; without a tenant, of all tenants that have one."""
+    """Return the dead message with that id; without a tenant, of all tenants that have one."""
     async with reading(pool, tenant) as connection:
         records = await connection.fetch(
             f"SELECT {_COLUMNS} FROM dead_messages WHERE message_id = $1 ORDER BY tenant",  # noqa: S608
@@ -227,7 +227,7 @@ async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[De
 
 
 async def read_payload(pool: Pool, message: DeadMessage, most: int | None = None) -> bytes:
-    """Return what a dead message carries, or so many bytes of its beginning."""
+    """Return the content of a dead message, or this many bytes of its beginning."""
     async with reading(pool, message.tenant) as connection:
         payload: bytes = await connection.fetchval(
             """

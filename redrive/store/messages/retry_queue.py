@@ -1,7 +1,7 @@
 """Messages that wait for their next retry: stored in batches, taken when due, removed or put back in batches.
 
-Times are the database's own: a process with a wrong clock sends nothing too early. A batch that is taken stays locked
-for its taker until the transaction ends, so that a process that dies holds nothing up.
+Times are the database's own: a process with a wrong clock sends nothing too early. A batch stays locked for its taker
+until the transaction ends, so that a process that dies blocks nothing.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ import asyncpg
 from redrive.contracts import MIB
 from redrive.postgres.tenancy import Connection, Pool, transaction
 
-# What a batch of payloads may have together.
+# The maximum size of the payloads in a batch.
 BATCH_BYTES: Final = 16 * MIB
 _PUT: Final = """
     INSERT INTO retry_queue AS known (tenant, message_id, original_payload, original_queue, error_reason, retry_count,
@@ -76,7 +76,7 @@ class NewRetry:
 
 @dataclass(frozen=True, kw_only=True)
 class DueRetry:
-    """A message whose time has come."""
+    """A message that is due."""
 
     id: int
     message_id: UUID
@@ -115,7 +115,7 @@ class Sent:
 async def put_retries(connection: Connection, tenant: str, retries: Sequence[NewRetry]) -> Counter[str]:
     """Store messages in one statement and return how many were new, by queue. Duplicates change nothing."""
     latest: dict[UUID, NewRetry] = {}
-    # In the order of their ids, so that two writers never wait for each other.
+    # Sorted by id, so that two writers never deadlock.
     for retry in sorted(retries, key=lambda each: (each.message_id, each.retry_count)):
         latest[retry.message_id] = retry
     rows = list(latest.values())
@@ -135,9 +135,9 @@ async def put_retries(connection: Connection, tenant: str, retries: Sequence[New
 
 
 async def take_due(connection: Connection, tenant: str, limit: int, most_bytes: int = BATCH_BYTES) -> list[DueRetry]:
-    """Lock the messages that are due, the oldest first, until the transaction ends. Those of other takers are left.
+    """Lock the due messages, the oldest first, until the transaction ends. Those of other takers are left.
 
-    So many that their payloads have `most_bytes` together, and at least one.
+    As many as have `most_bytes` of payloads together, and at least one.
     """
     return [DueRetry(**row) for row in await connection.fetch(_TAKE, tenant, limit, most_bytes)]
 
@@ -157,7 +157,7 @@ async def remove(connection: Connection, ids: Sequence[int]) -> list[Sent]:
 
 
 async def put_back(connection: Connection, rows: Sequence[PutBack]) -> None:
-    """Count a retry that failed, and let the messages wait again."""
+    """Count a failed retry, and let the messages wait again."""
     await connection.execute(
         _PUT_BACK, [row.id for row in rows], [row.reason for row in rows], [row.delay for row in rows]
     )

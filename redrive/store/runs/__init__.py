@@ -1,1 +1,1 @@
-"""What lists need to know of runs and their steps."""
+"""What lists need of runs and their steps."""

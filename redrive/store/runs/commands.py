@@ -1,4 +1,4 @@
-"""What a `continue` leaves: a line in the audit log and the run's row. It changes no dead letter."""
+"""The record of a `continue`: a line in the audit log and the run's row. It changes no dead letter."""
 
 from redrive.dead_letters import Answer, Continue, LetterId
 from redrive.postgres.tenancy import Pool, transaction
@@ -37,7 +37,7 @@ async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: An
 
 
 async def put_cancel(pool: Pool, *, tenant: str, run_id: str, actor: str, reason: str) -> None:
-    """Record that somebody asks a run to stop, and why."""
+    """Record that somebody asked a run to stop, and why."""
     entry = RunEntry(action=Action.CANCEL_REQUESTED, tenant=tenant, run_id=run_id, actor=actor, reason=reason)
     async with transaction(pool, tenant) as connection:
         await write_run_entry(connection, entry)

@@ -1,6 +1,6 @@
-"""Steps that wait for their next attempt, or make it: as far as lists need them.
+"""Steps that wait for their next attempt, or are in it, as lists need them.
 
-The truth about a retry is in Temporal, which cannot count them.
+Temporal is the authority on retries, but cannot count them.
 """
 
 from datetime import datetime, timedelta
@@ -45,13 +45,13 @@ class RetryingFilter(BaseModel):
 
 
 async def put_retrying(database: Executor, step: RetryingStep, kept: timedelta) -> None:
-    """Write that an attempt failed and another follows. It is shown until so long after that one is due."""
+    """Record that an attempt failed and another follows. It is listed until this long after that one is due."""
     given = step.model_dump() | {"expires_at": step.next_at + kept}
     await database.execute("SELECT put_retrying($1)", json_text(given))
 
 
 async def clear_retrying(database: Executor, *, tenant: str, run_id: str, step: str, cycle: int, attempt: int) -> None:
-    """Write that this attempt has ended the step."""
+    """Record that this attempt has ended the step."""
     given = {"tenant": tenant, "run_id": run_id, "step": step, "cycle": cycle, "attempt": attempt}
     await database.execute("SELECT clear_retrying($1)", json_text(given))
 
@@ -59,7 +59,7 @@ async def clear_retrying(database: Executor, *, tenant: str, run_id: str, step: 
 async def list_retrying(
     pool: Pool, chosen: RetryingFilter, limit: int = 50, cursor: str | None = None
 ) -> Page[RetryingStep]:
-    """Return the steps whose next attempt is due first, after the cursor of the page before."""
+    """Return the steps whose next attempt is due first, after the cursor of the previous page."""
     check_limit(limit)
     query = _shown(chosen.tenant)
     place = read_cursor(cursor, chosen)

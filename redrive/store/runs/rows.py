@@ -1,4 +1,4 @@
-"""Runs, as far as lists need them: the truth about a run is in Temporal."""
+"""Runs, as lists need them: Temporal is the authority on a run."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -28,9 +28,9 @@ async def put_finished(
     cycle: int | None = None,
     claim: dict[str, Any] | None = None,
 ) -> None:
-    """Write where a run ended, and what the row of its key (`keys.run_claim`) says of it, in one round trip.
+    """Record how a run ended, in its row and in that of its key (`keys.run_claim`), in one round trip.
 
-    With the step and the cycle that it ended with, a try of that cycle which comes after the run was parked is ignored.
+    With the step and the cycle that it ended with, a late attempt of that cycle after the run was parked is ignored.
     """
     given = {
         "run_id": run_id,
@@ -60,7 +60,7 @@ class RunFilter(BaseModel):
 
 
 async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str | None = None) -> Page[RunSummary]:
-    """Return the newest runs that have a row, after the cursor of the page before."""
+    """Return the newest runs that have a row, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
     async with reading(pool, chosen.tenant, in_order=True) as connection:
@@ -95,7 +95,7 @@ def _select(chosen: RunFilter, query: Query, limit: str) -> str:
 
 
 async def get_run(pool: Pool, tenant: str | None, run_id: str) -> RunSummary | None:
-    """Return the row of a run: also of one that Temporal has forgotten."""
+    """Return the row of a run, even if Temporal has forgotten it."""
     async with reading(pool, tenant) as connection:
         record = await connection.fetchrow(f"SELECT {_COLUMNS} FROM runs WHERE run_id = $1", clean(run_id))  # noqa: S608
     return RunSummary.model_validate(dict(record)) if record else None

@@ -1,4 +1,4 @@
-"""Stored results of steps: what a module with `dedupe=True` returned answers when its step is executed again."""
+"""Stored results of steps: a module with `dedupe=True` gets its stored result when its step is executed again."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Standing:
-    """The result that stands, if one does; whether this execution may make one, and whether it made this one."""
+    """The valid result, if there is one; whether this execution may make one, and whether it made this one."""
 
     is_done: bool
     output: Any
@@ -47,7 +47,7 @@ async def begin(pool: Pool, execution: Execution) -> Standing:
 
 
 async def finish(pool: Pool, execution: Execution, output: Any) -> Standing:
-    """Store the result unless a newer execution has begun, and return the one that stands. One round trip."""
+    """Store the result unless a newer execution has begun, and return the valid one. One round trip."""
     row = await pool.fetchrow("SELECT * FROM finish_step($1)", json_text(execution.fields() | {"output": output}))
     if row is None:
         raise LookupError(f"step {execution.key!r}: the database gave no answer")

@@ -8,7 +8,7 @@ from redrive.settings import read_environment, read_settings
 
 
 async def rabbitmq(*, tenant: str = DEFAULT_TENANT) -> None:
-    """Send messages again that failed: with exponential backoff, to the queue that they came from.
+    """Retry failed messages with exponential backoff, in the queue that they came from.
 
     Takes `RetryMessage`s (docs/bridges.md has their schema) from the queue RETRY_QUEUE, keeps them in PostgreSQL until
     they are due, and sends them again. When a message's retries are used up it goes to MANUAL_REVIEW_QUEUE and becomes

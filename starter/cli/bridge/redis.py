@@ -12,7 +12,7 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     An entry has a field `event` that holds JSON: `dedupeKey`, `type`, `source`, `payload`, and optionally `tenant`,
     `userId`, `correlationId` and `occurredAt`. Events of type `order.placed` become runs of the pipeline
     `order-placed`, unless REDRIVE_EVENTS_PIPELINES names another one. What cannot become a run is recorded (`redrive
-    events dead`) and put on the stream with `.dlq` at the end of its name.
+    events dead`) and added to the stream whose name ends in `.dlq`.
 
     **Examples**
 
@@ -23,12 +23,12 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     Parameters
     ----------
     stream
-        The stream's name; without it REDRIVE_EVENTS_STREAM, or `redrive.events`.
+        The stream's name; by default REDRIVE_EVENTS_STREAM, or `redrive.events`.
     group
-        The consumer group; without it REDRIVE_EVENTS_GROUP, or `redrive`.
+        The consumer group; by default REDRIVE_EVENTS_GROUP, or `redrive`.
     modules
-        Python modules to import, with commas between. A pipeline that is not among them is asked from a worker, which
-        takes longer.
+        Python modules to import, separated by commas. For any other pipeline a worker is queried, which takes
+        longer.
     """
     settings = read_settings() if modules is None else read_settings(modules=modules)
     changes = {name: value for name, value in {"stream": stream, "group": group}.items() if value is not None}

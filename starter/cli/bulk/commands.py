@@ -1,4 +1,4 @@
-"""`redrive bulk plan|replay|resolve|discard`: one order for many dead letters, planned first."""
+"""`redrive bulk plan|replay|resolve|discard`: one command for many dead letters, planned first."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ async def plan(
     patch: Patch = None,
     json: Json = False,
 ) -> None:
-    """Say what a bulk replay would do: how many, which steps run again, which effects that repeats. Changes nothing.
+    """Show what a bulk replay would do: how many, which steps run again, which effects that repeats. Changes nothing.
 
     **Example**
 
@@ -88,7 +88,7 @@ async def replay(
     patch: Patch = None,
     allow_unsafe: Annotated[bool, Parameter(help="Say yes to repeating effects that no key guards.")] = False,
 ) -> None:
-    """Replay many dead letters: those there are now, no others. Shows progress until all have ended.
+    """Replay many dead letters: those that exist now, no others. Shows progress until all have ended.
 
     **Examples**
 
@@ -111,7 +111,7 @@ async def resolve(
         Path | None, Parameter(allow_leading_hyphen=True, help="Read the output from this file; `-` reads stdin.")
     ] = None,
 ) -> None:
-    """Close many dead letters with one output: their runs go on as if the steps had returned it.
+    """Close many dead letters with one output: their runs continue as if the steps had returned it.
 
     **Example**
 

@@ -1,4 +1,4 @@
-"""`redrive bulk …`: look at bulk operations, pause, resume and stop them. The orders are in `bulk_orders.py`."""
+"""`redrive bulk …`: show bulk operations, pause, resume and stop them. `commands.py` starts them."""
 
 from typing import Annotated
 
@@ -28,7 +28,7 @@ Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, as it 
 
 @app.command
 async def show(bulk: Bulk, /, *, json: Json = False) -> None:
-    """Show a bulk operation: how far it is, who asked for it and why, and how it ended.
+    """Show a bulk operation: its progress, who asked for it and why, and how it ended.
 
     **Example**
 
@@ -44,7 +44,7 @@ async def show(bulk: Bulk, /, *, json: Json = False) -> None:
 
 @app.command
 async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
-    """Follow a bulk operation until it has ended. Ctrl-C ends the watching.
+    """Follow a bulk operation until it has ended. Ctrl-C stops watching.
 
     **Example**
 
@@ -76,7 +76,7 @@ async def list_operations(
     tenant
         Only those of this tenant.
     limit
-        How many at the most.
+        Maximum number of rows.
     """
     async with open_records(read_settings()) as pool:
         views = await list_bulks(pool, tenant, limit)
@@ -98,7 +98,7 @@ async def items(
     after: int | None = None,
     json: Json = False,
 ) -> None:
-    """List the items of a bulk operation and what became of each, in the order in which they are sent.
+    """List the items of a bulk operation and their outcomes, in the order in which they are sent.
 
     **Example**
 
@@ -109,9 +109,9 @@ async def items(
     status
         Only those with this status.
     limit
-        How many at the most.
+        Maximum number of rows.
     after
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     async with open_records(read_settings()) as pool:
         view = await get_bulk(pool, None, bulk)
@@ -130,7 +130,7 @@ async def items(
 
 @app.command
 async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
-    """Send nothing more for now; what is under way ends.
+    """Send nothing more for now; commands under way finish.
 
     **Example**
 
@@ -143,7 +143,7 @@ async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = Fa
 
 @app.command
 async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
-    """Go on after a pause.
+    """Continue after a pause.
 
     **Example**
 
@@ -156,7 +156,7 @@ async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = F
 
 @app.command
 async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
-    """End it: what is under way ends, the rest is skipped.
+    """End it: commands under way finish, the rest is skipped.
 
     **Example**
 
@@ -168,7 +168,7 @@ async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = Fal
 
 
 async def _find(bulk: str) -> tuple[Redrive, str]:
-    """Return a client, and the tenant that a bulk operation is of."""
+    """Return a client, and the tenant of a bulk operation."""
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
@@ -191,9 +191,9 @@ async def approve(
     tenant: str = DEFAULT_TENANT,
     by: By = None,
 ) -> None:
-    """Say yes to a plan that somebody else tried to start. Needed where workers have `REDRIVE_APPROVALS=on`.
+    """Approve a plan that somebody else tried to start. Needed where workers have `REDRIVE_APPROVALS=on`.
 
-    Plan it yourself first, with the same words and the `--until` that the plan shows: the hash must be the same. You
+    Plan it yourself first, with the same options and the `--until` that the plan shows: the hash must be the same. You
     are your account here, whatever `--by` says.
 
     **Example**
@@ -203,7 +203,7 @@ async def approve(
     Parameters
     ----------
     tenant
-        The tenant that the plan is about.
+        The plan's tenant.
     """
     redrive = await Redrive.connect(read_settings())
     await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())

@@ -1,4 +1,4 @@
-"""The words that all bulk commands share: which dead letters, and how carefully."""
+"""The options that all bulk commands share: which dead letters, and the safety limits."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ class BulkLetters(LetterOptions):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Care:
-    """How carefully."""
+    """The safety limits."""
 
     rate: Annotated[float | None, Parameter(help="How many orders to send per second at the most.")] = None
     parallelism: Annotated[

@@ -23,7 +23,7 @@ class _Shower(Protocol):
 
 
 async def follow_bulk(pool: Pool, bulk_id: str, *, quiet: bool) -> BulkView:
-    """Show progress until the end, and return the last view. Ctrl-C ends the showing, not the bulk operation."""
+    """Show progress until the end, and return the last view. Ctrl-C stops the display, not the bulk operation."""
     try:
         with _shower(quiet=quiet) as show:
             while True:
@@ -38,7 +38,7 @@ async def follow_bulk(pool: Pool, bulk_id: str, *, quiet: bool) -> BulkView:
 
 
 def judge(view: BulkView) -> None:
-    """Raise when not everything was applied."""
+    """Raise if not everything was applied."""
     now = view.progress
     if view.status is BulkStatus.STOPPED or now.failed or now.skipped:
         stopped = f"stopped: {view.stopped_because}; " if view.status is BulkStatus.STOPPED else ""
@@ -49,7 +49,7 @@ def judge(view: BulkView) -> None:
 
 
 async def _view(pool: Pool, bulk_id: str) -> BulkView:
-    """Read how far it is, however often the database must be asked."""
+    """Read the progress, however often the database must be asked."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + OUTAGE_PATIENCE
     while True:
@@ -63,7 +63,7 @@ async def _view(pool: Pool, bulk_id: str) -> BulkView:
 
 
 def _say_nothing(view: BulkView) -> None:
-    """Show nothing: a script reads the end only."""
+    """Show nothing: a script reads only the end."""
     del view
 
 

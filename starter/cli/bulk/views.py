@@ -73,7 +73,7 @@ def bulks_table(views: Sequence[BulkView]) -> Table:
 
 
 def bulk_view(view: BulkView) -> Group:
-    """Return all about one bulk operation but its items."""
+    """Return one bulk operation without its items."""
     facts = Table(box=None, show_header=False)
     rows = {
         "progress": progress_line(view.progress),
@@ -107,7 +107,7 @@ def progress_line(now: BulkProgress) -> str:
 
 
 def items_table(items: Sequence[BulkItem]) -> Table:
-    """Return items and what became of them."""
+    """Return items and their outcomes."""
     table = Table("no.", "dead letter", "status", "why", box=None, header_style="bold")
     for item in items:
         status = Text(item.status.value, style=_ITEM_STYLES.get(item.status, ""))

@@ -1,4 +1,4 @@
-"""`redrive dlq replay|resolve|discard|restart`: orders to dead letters."""
+"""`redrive dlq replay|resolve|discard|restart`: commands to dead letters."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ async def replay(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Run a dead step again: its run goes on from there, in place. What earlier steps returned is reused.
+    """Run a dead step again: its run continues from there, in place. The outputs of earlier steps are reused.
 
     **Examples**
 
@@ -49,18 +49,18 @@ async def replay(
     from_step
         Begin at this earlier step; it and those after it run again.
     step_only
-        Run the dead step alone; the run then waits for `redrive run continue`.
+        Run only the dead step; the run then waits for `redrive run continue`.
     set_
-        Change a field of the step's input: `path=value`, with dots in the path and JSON as the value; `null` removes
+        Change a field of the step input: `path=value`, with dots in the path and JSON as the value; `null` removes
         the field. May be given several times.
     patch
         Change the input by this file, a JSON Merge Patch; `-` reads it from standard input.
     attempts
-        How often to try in this cycle.
+        Maximum number of attempts in this cycle.
     timeout
-        How long one try may take in this cycle: `30s`, `5m`.
+        How long one attempt may take in this cycle: `30s`, `5m`.
     base
-        The first wait between tries in this cycle: `500ms`, `2s`.
+        The first delay between attempts in this cycle: `500ms`, `2s`.
     dry_run
         Print what would be done (which steps are reused, which run again) and change nothing.
     wait
@@ -95,7 +95,7 @@ async def resolve(
     output: str | None = None,
     output_file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
 ) -> None:
-    """Close a dead letter with an output: the run goes on as if the step had returned it.
+    """Close a dead letter with an output: the run continues as if the step had returned it.
 
     **Example**
 
@@ -113,7 +113,7 @@ async def resolve(
 
 
 async def discard(letter: Letter, /, *, how: Giving) -> None:
-    """Give a dead letter up: its run ends FAILED. `redrive dlq ignore` is the same.
+    """Discard a dead letter: its run ends FAILED. `redrive dlq ignore` is an alias.
 
     **Example**
 
@@ -123,7 +123,7 @@ async def discard(letter: Letter, /, *, how: Giving) -> None:
 
 
 async def restart(letter: Letter, /, *, how: Giving) -> None:
-    """Start a run anew from the dead step on, when the run itself is gone: terminated, or forgotten by Temporal.
+    """Start a new run from the dead step on, if the run itself is gone: terminated, or forgotten by Temporal.
 
     **Example**
 

@@ -1,4 +1,4 @@
-"""What an operator changes for a replay: edits of the input as a JSON Merge Patch, and outputs. Pure but for files."""
+"""An operator's changes for a replay: edits of the input as a JSON Merge Patch, and outputs. Pure except for files."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _STDIN = Path("-")
 
 
 def input_patch(settings: Sequence[str], patch: Path | None) -> dict[str, Any] | None:
-    """Return the edit of a step's input that `--set` or `--patch` asks for; None when neither is given."""
+    """Return the edit of a step input that `--set` or `--patch` asks for; None without either."""
     if settings and patch is not None:
         raise WrongUsage("give --set or --patch, not both")
     if patch is not None:
@@ -32,7 +32,7 @@ def read_object(option: str, file: Path) -> dict[str, Any]:
 
 
 def chosen_output(output: str | None, file: Path | None) -> dict[str, Any]:
-    """Return the output that `--output` or `--output-file` gives; one of them is needed."""
+    """Return the output from `--output` or `--output-file`; one of them is needed."""
     if output is not None and file is None:
         return parse_object("--output", output)
     if file is not None and output is None:

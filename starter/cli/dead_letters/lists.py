@@ -1,4 +1,4 @@
-"""`redrive dlq …`: look at dead letters. The orders are in `orders.py`."""
+"""`redrive dlq …`: show dead letters. The commands to them are in `commands.py`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -58,9 +58,9 @@ async def list_dead_letters(
     status
         Only those with this status.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     place, now = read_page_cursor(cursor, datetime.now(UTC))
     selection = (chosen or LetterOptions()).selection(now)
@@ -85,7 +85,7 @@ def _print_page(rows: Sequence[LetterRow], following: str | None) -> None:
 
 @app.command
 async def show(letter: Letter, /, *, json: Json = False) -> None:
-    """Show the whole story of a dead letter: what failed, every cycle and try, the input, what was done about it.
+    """Show a dead letter with its history: what failed, every cycle and attempt, the input, what was done about it.
 
     **Examples**
 
@@ -104,7 +104,7 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
 
 
 def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
-    """Return where the Temporal Web UI shows the run and the dead letter, when the embedded stack has one."""
+    """Return the links to the run and the dead letter in the Temporal Web UI, if the embedded stack has one."""
     info = find_running(settings.state_dir)
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
@@ -114,7 +114,7 @@ def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
 
 @app.command
 async def watch(letter: Letter, /, *, json: Json = False) -> None:
-    """Follow a dead letter until it is closed: replayed, resolved or discarded. Ctrl-C ends the watching.
+    """Follow a dead letter until it is closed: replayed, resolved or discarded. Ctrl-C stops watching.
 
     **Example**
 
@@ -152,7 +152,7 @@ async def _read_again(pool: Pool, letter: str) -> LetterRecord:
 
 @app.command
 async def stats(*, tenant: str | None = None, json: Json = False) -> None:
-    """Show how many dead letters there are, how old the oldest is, and which look alike.
+    """Show how many dead letters there are, the age of the oldest, and the groups of similar ones.
 
     **Example**
 

@@ -1,4 +1,4 @@
-"""One replay, from the words of a command to the answer: the plan, the question, the order, the wait."""
+"""One replay, from the options to the answer: the plan, the confirmation, the command, the wait."""
 
 from rich.table import Table
 
@@ -18,7 +18,7 @@ from redrive.store.dead_letters.models import LetterRecord
 
 
 async def replay_letter(letter: str, order: Replay, manner: Manner) -> None:
-    """Replay a dead letter, or say what that would do."""
+    """Replay a dead letter, or show what that would do."""
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
@@ -49,7 +49,7 @@ async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, order: Repla
 
 
 async def _check(redrive: Redrive, record: LetterRecord, order: Replay) -> None:
-    """Say what would be refused, as far as it can be known without giving the order."""
+    """Say what would be refused, as far as that is known without sending the command."""
     state = LetterState(
         letter=record.letter, status=record.status, replays=record.replay_count, blocked_by=record.blocked_by
     )

@@ -1,4 +1,4 @@
-"""Dead letters as tables and stories for a terminal. What comes from an error or a caller is shown as plain text."""
+"""Dead letters as tables and details for a terminal. What comes from an error or a caller is shown as plain text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ _STYLES = {
 
 
 def letter_status(row: LetterRow) -> Text:
-    """Return the status in its colour, with what stands in the way of an order."""
+    """Return the status in its colour, with what blocks a command."""
     notes = ["run is gone"] * row.orphaned + [f"waits for {row.blocked_by}"] * bool(row.blocked_by)
     text = Text(row.status.value, style=_STYLES[row.status])
     return text.append(f" ({', '.join(notes)})" if notes else "")
@@ -53,7 +53,7 @@ def letters_table(rows: Sequence[LetterRow]) -> Table:
 
 
 def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[str, str]) -> Group:
-    """Return all that is known about one dead letter."""
+    """Return one dead letter with all its details."""
     title = Text.assemble(Text(record.id, style="bold"), "  ", letter_status(record))
     parts: list[RenderableType] = [title, _facts({**_identity(record), **links})]
     parts += [Text("\nlast error", style="bold"), plain(f"{record.error_type}: {record.message}", style="red")]
@@ -100,7 +100,7 @@ def _resolution(record: LetterRecord) -> str | None:
 
 
 def _policy(config: dict[str, Any]) -> dict[str, str | None]:
-    # Written by another release, perhaps: then it is shown as it is.
+    # Perhaps written by another release: then it is shown unchanged.
     try:
         policy = RetryPolicy.model_validate(config)
     except ValueError:
@@ -136,7 +136,7 @@ def _attempt(attempt: Attempt) -> tuple[str, str, str, Text, str]:
 
 
 def audit_table(trail: Sequence[AuditEntry]) -> Table:
-    """Return what was done to one dead letter."""
+    """Return the audit log of one dead letter."""
     table = _table("", "no.", "at", "action", "by", "reason", "request id")
     for entry in trail:
         table.add_row("", str(entry.number), *audit_facts(entry))
@@ -169,7 +169,7 @@ def _next_orders(record: LetterRecord) -> Iterator[Text]:
 
 
 def stats_view(stats: LetterStats) -> Group:
-    """Return how many dead letters there are, how old, and what they are about."""
+    """Return the number of dead letters, their age, and what they are about."""
     counts = _facts({status.value: str(count) for status, count in stats.by_status.items()})
     parts: list[RenderableType] = [counts]
     if stats.oldest_open is not None:
@@ -212,7 +212,7 @@ def _first_line(text: str, limit: int) -> str:
 
 
 def watched_line(record: LetterRecord, at: datetime) -> Text:
-    """Return where a dead letter is, as one line of a log."""
+    """Return a dead letter's status as one line of a log."""
     closed = _resolution(record) if record.status.closed else None
     about = closed or f"{record.category.value}: {_first_line(record.message, 120)}"
     return Text.assemble(moment(at), "  ", letter_status(record), f"  cycle {record.cycle}  ", plain(about))

@@ -1,4 +1,4 @@
-"""`redrive events replay` and `discard`: orders about events, by the options of the replay script."""
+"""`redrive events replay` and `discard`: commands about events, with the options of the replay script."""
 
 from typing import Annotated, Literal
 
@@ -41,12 +41,12 @@ async def replay(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Replay events: from the stored payload, with the dedupe key that they have.
+    """Replay events: from the stored payload, with their dedupe key.
 
     **Examples**
 
-    `redrive events replay --status failed --limit 100` runs projectors again that failed for good, the oldest first;
-    each in its own run, which goes on.
+    `redrive events replay --status failed --limit 100` runs projectors that failed for good again, the oldest first;
+    each in its own run, which continues.
 
     `redrive events replay --event-id event-… --projectors qscore,service-session` runs just these projectors again.
 
@@ -63,11 +63,11 @@ async def replay(
     status
         `failed`: projectors that failed for good; with --dlq `pending`: messages that could not become a run.
     limit
-        How many at the most.
+        Maximum number of rows.
     event_id
-        Replay this event: its failed projectors, or all when none failed.
+        Replay this event: its failed projectors, or all if none failed.
     projectors
-        Only these projectors, with commas between; the others are not touched.
+        Only these projectors, separated by commas; the others are not touched.
     tenant
         Only what belongs to this tenant.
     reason
@@ -109,8 +109,8 @@ async def replay(
 
 
 async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:
-    """Give a message up that could not become a run. Its record stays; it cannot be replayed any more.
-    `redrive events ignore` is the same.
+    """Discard a message that could not become a run. Its record stays; it can no longer be replayed.
+    `redrive events ignore` is an alias.
 
     **Example**
 

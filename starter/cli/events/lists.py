@@ -1,4 +1,4 @@
-"""`redrive events …`: look at events and dead messages; replay and discard are in `event_orders.py`."""
+"""`redrive events …`: show events and dead events. Replay and discard are in `commands.py`."""
 
 from typing import Annotated
 
@@ -62,9 +62,9 @@ async def list_all(
     failed
         Only those with a projector that failed for good.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     chosen = EventFilter(tenant=tenant, type=event_type, failed=failed)
     async with open_records(read_settings()) as pool:
@@ -102,11 +102,11 @@ async def dead(
     stream
         Only those from this stream.
     quarantined
-        Only those of which nobody can tell whose they are.
+        Only those whose tenant is unknown.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     whose = QUARANTINE if quarantined else tenant
     chosen = DeadEventFilter(tenant=whose, status=status, source_stream=stream)

@@ -1,4 +1,4 @@
-"""Replays of events, from the words of a command to the answers: what is chosen, the question, orders, progress."""
+"""Replays of events, from the options to the answers: the selection, the confirmation, commands, progress."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Action = Callable[[], Awaitable[list[Replayed]]]
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be replayed: one event, one dead event, or all that failed up to a limit."""
+    """What to replay: one event, one dead event, or all that failed up to a limit."""
 
     dead_id: str | None
     dead: bool
@@ -40,7 +40,7 @@ class Chosen:
 
     @property
     def count_of_ways(self) -> int:
-        """How many things were chosen; one is right."""
+        """How many selections were made; exactly one is valid."""
         return sum((bool(self.dead_id), self.dead, self.failed, bool(self.event_id)))
 
     @property
@@ -50,7 +50,7 @@ class Chosen:
 
 
 async def replay_events(chosen: Chosen, order: Replay, manner: Manner) -> None:
-    """Replay what was chosen, or say what that would be."""
+    """Replay the selection, or show what that would be."""
     settings = read_settings()
     client = await connect_temporal(settings)
     async with await Redrive.connect(settings) as redrive, Database(database_url(settings), max_size=4) as database:
@@ -67,7 +67,7 @@ async def replay_events(chosen: Chosen, order: Replay, manner: Manner) -> None:
 
 
 async def _actions(chosen: Chosen, order: Replay, replays: EventReplays, pool: Pool) -> dict[str, Action]:
-    """Return what is to be done by the name that it is shown under."""
+    """Return what to do, by the name under which it is shown."""
     if chosen.event_id:
         event_id = chosen.event_id
         return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projectors, order)}

@@ -34,7 +34,7 @@ def events_table(rows: Sequence[EventRow]) -> Table:
 
 
 def event_story(event: StoredEvent, records: Sequence[Projection]) -> Group:
-    """Return one event with what its projectors made of it."""
+    """Return one event with the outcomes of its projectors."""
     return Group(
         events_table([event]),
         Text(""),

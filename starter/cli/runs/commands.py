@@ -1,4 +1,4 @@
-"""`redrive run …`: start runs, look at them, cancel them, let them go on."""
+"""`redrive run …`: start runs, show them, cancel them, let them continue."""
 
 import sys
 from datetime import timedelta
@@ -68,18 +68,18 @@ async def start(
     file
         Read the payload from this file.
     tenant
-        The organisation that owns the run.
+        The run's tenant.
     key
         Idempotency key: the same key gives the same run, however often it is started, and then its result.
     ttl
-        How long the key is kept: `12h`, `7d`; 30 days if nothing is said. `redrive keys` shows and resets keys.
+        How long the key is kept: `12h`, `7d`; by default 30 days. `redrive keys` shows and resets keys.
     correlation_id
-        An id of yours that every log line of the run carries.
+        Your own id, on every log line of the run.
     user
-        The user on whose behalf the run works; sent to services in a header.
+        The user that the run is for; sent to services in a header.
     wait
-        Show progress until the run has ended, then its result. The exit code tells the outcome: 0, 3 (FAILED),
-        4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C ends the waiting, not the run.
+        Show progress until the run has ended, then its result. The exit code is the outcome: 0, 3 (FAILED),
+        4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C stops waiting, not the run.
     """
     document = parse_payload(_payload_text(source, payload, file))
     lifetime = _ttl(key, ttl)
@@ -127,7 +127,7 @@ def _payload_text(source: str | None, payload: str | None, file: Path | None) ->
 
 
 def _print_started(started: StartedRun) -> None:
-    # The id alone goes to stdout, so that `id=$(redrive run start …)` works.
+    # Only the id goes to stdout, so that `id=$(redrive run start …)` works.
     console.print(started.run_id, markup=False, soft_wrap=True)
     if started.is_cached:
         errors.print(f"this key has a run already: it is {started.status.value}, nothing new was started")
@@ -135,7 +135,7 @@ def _print_started(started: StartedRun) -> None:
 
 @app.command
 async def status(run_id: str, /, *, json: Json = False) -> None:
-    """Show where a run is: its steps, attempts, the next retry, errors, and the result once there is one.
+    """Show a run's status: its steps, attempts, the next retry, errors, and the result once there is one.
 
     **Examples**
 
@@ -183,7 +183,7 @@ async def list_runs(
     tenant
         Only runs of this tenant.
     limit
-        How many at the most.
+        Maximum number of rows.
     """
     redrive = await Redrive.connect()
     rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
@@ -203,7 +203,7 @@ async def list_retrying(
     cursor: str | None = None,
     json: Json = False,
 ) -> None:
-    """List the steps that are tried again, those that are due first.
+    """List the steps in retry, those due first.
 
     **Example**
 
@@ -214,9 +214,9 @@ async def list_retrying(
     tenant
         Only steps of this tenant.
     limit
-        How many at the most.
+        Maximum number of rows.
     cursor
-        Where the page before ended, as it was printed there.
+        Where the previous page ended, as printed there.
     """
     async with open_records(read_settings()) as pool:
         page = await retrying_page(pool, RetryingFilter(tenant=tenant), limit, cursor)
@@ -262,7 +262,7 @@ async def go_on(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Let a PARTIAL run, which a `--step-only` replay has left waiting, go on with its later steps.
+    """Let a PARTIAL run, which waits after a `--step-only` replay, continue with its later steps.
 
     **Example**
 

@@ -21,9 +21,9 @@ async def wait_for_run(
     begun: Callable[[], Awaitable[bool]] | None = None,
     answer: object = None,
 ) -> None:
-    """Wait until a run has ended or waits for an operator, show it, and raise when that is not well.
+    """Wait until a run has ended or waits for an operator, show it, and raise unless it succeeded.
 
-    `answer` is what an order that made the run go on was told; scripts get it with the run.
+    `answer` is the answer to the command that made the run continue; scripts get it with the run.
     """
     try:
         view = await follow(redrive, run_id, quiet=json, begun=begun)
@@ -39,7 +39,7 @@ async def wait_for_run(
 
 
 async def run_output(redrive: Redrive, run_id: str, status: RunStatus) -> object:
-    """Return what a run returned; None while there is nothing."""
+    """Return a run's output; None while there is none."""
     return (await redrive.result(run_id)).output if status is RunStatus.SUCCESS else None
 
 
@@ -58,7 +58,7 @@ def _judge(view: RunView, *, json: bool) -> None:
 
 
 INTERVAL = 0.25
-# A server that restarts is back before this; a wait should outlast it as the run does.
+# A restarting server is back before this; a wait should outlast it as the run does.
 OUTAGE_PATIENCE = 60.0
 _WAITS_FOR_SOMEBODY = frozenset({RunStatus.DLQ_PENDING, RunStatus.PARTIAL})
 
@@ -68,14 +68,14 @@ async def follow(
 ) -> RunView:
     """Show a run's progress and return its last view.
 
-    A run that was just ordered to go on is parked still: `begun` tells whether it has taken the order.
+    A run that was just told to continue is still parked: `begun` tells whether it has taken the command.
     """
     said: dict[str, str] = {}
     if not quiet and not console.is_terminal:
         console.print(f"{run_id} started", markup=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
-            # In this order: what is seen of the run is not older than the answer.
+            # In this order: the view of the run is not older than the answer.
             has_begun = begun is None or await begun()
             view = await _status(redrive, run_id)
             if quiet:
@@ -90,7 +90,7 @@ async def follow(
 
 
 async def _status(redrive: Redrive, run_id: str) -> RunView:
-    """Return where the run is, however often the server must be asked."""
+    """Return the run's status, however often the server must be asked."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + OUTAGE_PATIENCE
     while True:

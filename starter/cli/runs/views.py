@@ -61,12 +61,12 @@ def run_table(view: RunView, output: object = None) -> Group:
 
 
 def attempts_text(step: StepState) -> str:
-    """Return `2 of 4`, or nothing for a step that was not tried."""
+    """Return `2 of 4`, or nothing for a step without an attempt."""
     return f"{step.attempt} of {step.max_attempts}" if step.attempt else ""
 
 
 def last_error(step: StepState) -> Text:
-    """Return what went wrong last, as plain text."""
+    """Return the last error, as plain text."""
     if step.failure:
         return Text(f"{step.failure.category}: {step.failure.message[:160]}")
     if step.attempts:
@@ -75,7 +75,7 @@ def last_error(step: StepState) -> Text:
 
 
 def modules_table(catalog: Catalog) -> Group:
-    """Return what a worker knows."""
+    """Return a worker's modules and pipelines."""
     pipelines = Table("pipeline", "steps", box=None, header_style="bold")
     for pipeline in catalog.pipelines:
         pipelines.add_row(pipeline.name, " → ".join(pipeline.steps))
@@ -99,7 +99,7 @@ def _fields(schema: dict[str, Any]) -> list[str]:
 
 
 def retrying_table(rows: Sequence[RetryingStep]) -> Table:
-    """Return a list of steps that are tried again."""
+    """Return a list of steps in retry."""
     headers = ("run", "step", "pipeline", "tenant", "attempts", "next retry", "last error")
     table = Table(*headers, box=None, header_style="bold")
     for row in rows:

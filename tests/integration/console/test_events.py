@@ -21,7 +21,7 @@ from redrive.store.access.members import put_member
 from redrive.store.access.tokens import list_tokens, revoke_token
 from redrive.store.audit.lists import Change
 from redrive.store.dead_letters.transitions import put_orphaned, record_exhausted
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 from tests.integration.console.conftest import MakeToken, served
 from tests.integration.console.issuer import CLIENT, serving_issuer
 from tests.integration.store.letters import exhausted, new_letter, new_tenant
@@ -106,14 +106,14 @@ async def busy(app: FastAPI, tenant: str) -> AsyncIterator[None]:
 
 
 async def test_a_busy_stream_ends_with_its_token(
-    *, app: FastAPI, live: str, make_token: MakeToken, pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
+    *, app: FastAPI, live: str, make_token: MakeToken, access: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream that is never silent asks as often as a silent one whether its caller may listen."""
     monkeypatch.setattr(events, "PULSE", 0.2)
     async with asyncio.timeout(PATIENCE), _client(live, await make_token()) as client, busy(app, tenant):
         stream = events_of(client)
         assert [(await anext(stream))[0] for _ in range(50)][1:] == ["change"] * 49
-        await revoke_token(pool, tenant, (await list_tokens(pool, tenant))[0].id, "the tests")
+        await revoke_token(access, tenant, (await list_tokens(access, tenant))[0].id, "the tests")
         async for _ in stream:
             pass
 
@@ -129,7 +129,7 @@ async def test_a_busy_stream_ends_with_a_membership(
 ) -> None:
     """A member who is removed, or has another role from now on, hears no more by the stream that they have opened."""
     monkeypatch.setattr(events, "PULSE", 0.2)
-    url = stack.database_url.get_secret_value()
+    url = owner_url(stack)
     place: dict[str, Any] = {"tenant": tenant, "role": Role.ADMIN, "changed_by": "the tests"}
     with serving_issuer() as issuer:
         issuer.person = f"ada@{tenant}.example"

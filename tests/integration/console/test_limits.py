@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -127,14 +127,16 @@ async def strict(console_settings: Settings) -> AsyncIterator[FastAPI]:
 def asked(strict: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Each time that the strict console asked its database."""
     desk, asked = strict.state.desk, list[None]()
-    pool = desk.pool
 
-    async def counted() -> Pool:
-        asked.append(None)
-        opened: Pool = await pool()
-        return opened
+    def counted(pool: Callable[[], Awaitable[Pool]]) -> Callable[[], Awaitable[Pool]]:
+        async def open_and_count() -> Pool:
+            asked.append(None)
+            return await pool()
 
-    monkeypatch.setattr(desk, "pool", counted)
+        return open_and_count
+
+    for name in ("pool", "access"):
+        monkeypatch.setattr(desk, name, counted(getattr(desk, name)))
     return asked
 
 

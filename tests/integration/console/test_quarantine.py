@@ -132,7 +132,7 @@ async def test_pages_show_the_quarantine_to_owners(
         assert "Quarantine" not in (await admin.get(path, headers=HTML)).text
 
 
-async def test_database_lets_no_tenant_near_the_quarantine(pool: Pool, tenant: str) -> None:
+async def test_database_lets_no_tenant_near_the_quarantine(pool: Pool, access: Pool, tenant: str) -> None:
     """Row level security hides it, no token can be of it, and only out of it a record can be assigned."""
     dead_id = await bury(pool, QUARANTINE, SECRET)
     message = await give_up(pool, QUARANTINE)
@@ -143,7 +143,7 @@ async def test_database_lets_no_tenant_near_the_quarantine(pool: Pool, tenant: s
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             async with transaction(pool, scope) as connection:
                 await connection.execute(assign, dead_id, name)
-    async with transaction(pool, QUARANTINE) as connection:
+    async with transaction(access, QUARANTINE) as connection:
         with pytest.raises(asyncpg.CheckViolationError):
             await connection.execute(
                 "INSERT INTO api_tokens (id, tenant, name, role, rights, hash, created_by, expires_at, person) VALUES "

@@ -14,7 +14,7 @@ from redrive.connection import connect_temporal
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from tests.conftest import eventually
+from tests.conftest import eventually, owner_url
 from tests.hostile.leaky import BATCHES
 from tests.hostile.secrets import CARD, DOCUMENTS, TEXTS, WORD
 from tests.integration.console.broker_rows import bury, event_body, give_up, store_event
@@ -29,7 +29,7 @@ _TABLES = "SELECT table_name FROM information_schema.columns WHERE table_schema 
 
 async def rows(stack: StackInfo, tenant: str) -> str:
     """Return all that PostgreSQL holds of a tenant, but for the bytes that a replay needs."""
-    connection = await asyncpg.connect(stack.database_url.get_secret_value())
+    connection = await asyncpg.connect(owner_url(stack))
     try:
         found = []
         for (table,) in await connection.fetch(_TABLES):

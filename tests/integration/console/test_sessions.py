@@ -135,11 +135,11 @@ async def test_every_answer_has_the_security_headers(nobody: httpx.AsyncClient) 
 
 
 async def test_over_https_only_the_name_that_nobody_can_plant_counts(
-    console_settings: Settings, pool: Pool, make_token: MakeToken
+    console_settings: Settings, access: Pool, make_token: MakeToken
 ) -> None:
     """A session under the bare name, which a sibling domain can set, is no session; nor are two of one name."""
     app = build_app(console_settings.model_copy(update={"console_url": "https://console.test"}))
-    session = await open_token_session(pool, await make_token(), timedelta(hours=1))
+    session = await open_token_session(access, await make_token(), timedelta(hours=1))
     mine, name = f"__Host-{SESSION}={session}", f"__Host-{SESSION}"
     cookies = {mine: 200, f"{SESSION}={session}": 401, f"{mine}; {name}=another": 401, f"{name}=another; {mine}": 401}
     async with app.router.lifespan_context(app), client_of(app) as client:

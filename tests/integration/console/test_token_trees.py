@@ -32,7 +32,7 @@ async def make(client: httpx.AsyncClient, name: str) -> tuple[str, str]:
 
 
 async def test_a_revoked_token_takes_along_what_was_made_with_it(
-    app: FastAPI, pool: Pool, admin: httpx.AsyncClient, make_token: MakeToken, tenant: str
+    app: FastAPI, pool: Pool, access: Pool, admin: httpx.AsyncClient, make_token: MakeToken, tenant: str
 ) -> None:
     """Somebody who took a token made two more, one out of the other: none of the three opens anything any more."""
     async with client_of(app, await make_token(name="taken")) as taken:
@@ -40,7 +40,7 @@ async def test_a_revoked_token_takes_along_what_was_made_with_it(
         async with client_of(app, first) as child:
             _, second = await make(child, "second")
         _, browser = await make(taken, "in a browser")
-        rows = {row.name: row for row in await list_tokens(pool, tenant)}
+        rows = {row.name: row for row in await list_tokens(access, tenant)}
         async with client_of(app) as signed_in:
             await signed_in.post("/sign-in", data={"token": browser})
             answer = await admin.post(f"{TOKENS}/{rows['taken'].id}/revoke")
@@ -48,7 +48,7 @@ async def test_a_revoked_token_takes_along_what_was_made_with_it(
             assert {row["name"] for row in answer.json()["also_revoked"]} == {"first", "second", "in a browser"}
             assert (await signed_in.get("/api/v1/me")).status_code == 401
         for secret in (first, second):
-            assert await token_principal(pool, secret) is None
+            assert await token_principal(access, secret) is None
         assert (await taken.get("/api/v1/me")).status_code == 401
     assert (await admin.get("/api/v1/me")).status_code == 200
     lines = [line for line in await list_audit(pool, tenant) if line.action == "token_revoked"]
@@ -69,32 +69,32 @@ async def test_a_revoked_token_takes_along_what_was_made_with_it(
 
 
 async def test_the_page_says_what_is_revoked_with_a_token(
-    app: FastAPI, make_token: MakeToken, pool: Pool, tenant: str
+    app: FastAPI, make_token: MakeToken, access: Pool, tenant: str
 ) -> None:
     """Whoever is about to revoke a token is asked with the names of those that go with it."""
     async with client_of(app, await make_token(name="parent")) as parent:
         await make(parent, "child")
         page = await parent.get("/tokens", headers={"Accept": "text/html"})
     assert "Revoke parent and 1 made with it (child)?" in page.text
-    rows = await list_tokens(pool, tenant)
+    rows = await list_tokens(access, tenant)
     ids = {row.name: row.id for row in rows}
     assert [row.name for row in made_with(rows, ids["parent"])] == ["child"]
     assert made_with(rows, ids["child"]) == []
 
 
-async def test_no_token_is_made_with_one_that_is_being_revoked(pool: Pool, tenant: str) -> None:
+async def test_no_token_is_made_with_one_that_is_being_revoked(access: Pool, tenant: str) -> None:
     """However they meet: what a token has made is revoked with it, or is never made."""
     wish = TokenWish(name="n", role=Role.ADMIN, tenant=tenant, created_by="t", person="p", lasts=timedelta(hours=1))
     for _ in range(5):
-        root = await create_token(pool, wish)
+        root = await create_token(access, wish)
         child = TokenWish(**{**vars(wish), "made_with": root.id})
-        made = asyncio.gather(*(create_token(pool, child) for _ in range(6)), return_exceptions=True)
+        made = asyncio.gather(*(create_token(access, child) for _ in range(6)), return_exceptions=True)
         await asyncio.sleep(0)
-        await revoke_token(pool, tenant, root.id, "the tests")
+        await revoke_token(access, tenant, root.id, "the tests")
         results = await made
         assert {type(each) for each in results} <= {NewToken, InvalidInput}
         for each in results:
             if isinstance(each, NewToken):
-                assert await token_principal(pool, each.secret) is None
+                assert await token_principal(access, each.secret) is None
     with pytest.raises(InvalidInput, match="has expired or was revoked"):
-        await create_token(pool, child)
+        await create_token(access, child)

@@ -77,13 +77,12 @@ async def test_every_document_as_a_signal(case: Case) -> None:
     temporal = plain(case.temporal)
     letter = temporal.get_workflow_handle(case.letter("second").workflow_id)
     run = temporal.get_workflow_handle(case.run_id)
-    sent = 0
     for number, document in enumerate(corpus(8 * 1024)):
         data = edit_of(document.data) if number % 3 else document.data
         await (letter, run)[number % 2].signal(Verb.REPLAY, argument(data))
-        sent += 1
     case.patience = 120.0
-    await case.refusals(sent)
+    # From the fifty-first on they share rows; what is behind them in the inbox is done all the same, see the end.
+    await case.refusals(50)
     await case.until_letter("second", LetterStatus.PENDING)
     assert not await stuck(letter)
     assert not await stuck(run)

@@ -11,14 +11,16 @@ import asyncpg
 import pytest
 
 from redrive.bulk import BulkOrder, BulkPlan, BulkStart
-from redrive.dead_letters import Verb
+from redrive.dead_letters import MalformedOrder, Verb
 from redrive.idempotency.claims import ClaimRequest
 from redrive.idempotency.postgres_claims import claim_key
+from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Connection, Pool, transaction
 from redrive.store.access.console_keys import signing_key
 from redrive.store.approvals import ask_plan_approval
 from redrive.store.bulk.operations import open_bulk
 from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters.commands import put_malformed
 from redrive.store.messages.dead import put_dead
 from redrive.store.messages.retry_queue import put_retries
 from redrive.store.runs.retrying import put_retrying
@@ -43,6 +45,7 @@ TABLES = [
     "runs",
     "dead_letters",
     "dead_letter_counts",
+    "refused_messages",
     "audit_log",
     "audit_heads",
     "alerts",
@@ -78,6 +81,7 @@ async def filled(pool: Pool, tenant: str) -> str:
     await open_bulk(pool, start, lambda _members: plan, approvals=False)
     await ask_plan_approval(pool, start, plan.model_dump(mode="json"))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    await put_malformed(pool, letter, MalformedOrder(verb="replay", problem="not JSON"))
     await put_some_events(pool, tenant)
     expires_at = datetime.now(UTC) + timedelta(days=1)
     claim = ClaimRequest(
@@ -104,12 +108,15 @@ async def test_every_table_is_bound_by_tenant(owner: Owner) -> None:
     assert {name for name, secured in bound.items() if not secured} == {"migrations"}
 
 
-async def test_the_application_reads_the_consoles_key_and_cannot_change_it(pool: Pool) -> None:
+async def test_the_console_alone_reads_its_key_and_cannot_change_it(pool: Pool, migrated_url: str) -> None:
     """The key that consoles sign with is made once, by the migration, and is long enough."""
-    assert len(await signing_key(pool)) >= 32
-    for change in ("UPDATE console_keys SET secret = ''", "DELETE FROM console_keys", "TRUNCATE console_keys"):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await pool.execute(change)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await signing_key(pool)
+    async with await open_pool(migrated_url, max_size=1, role=ACCESS_ROLE) as access:
+        assert len(await signing_key(access)) >= 32
+        for change in ("UPDATE console_keys SET secret = ''", "DELETE FROM console_keys", "TRUNCATE console_keys"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await access.execute(change)
 
 
 @pytest.mark.parametrize("table", TABLES)

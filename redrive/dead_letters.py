@@ -163,7 +163,7 @@ class LetterId(Message):
 
 
 class LetterSelection(Message):
-    """Which dead letters; with nothing set, all. `fingerprint` is a group of those alike."""
+    """Which dead letters; by default all. `fingerprint` selects a group of similar failures."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -41,7 +41,7 @@ class Aim(NamedTuple):
 
 
 async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
-    """Return what an order is for."""
+    """Return the target of a command."""
     return Aim(await find_letter(await desk.pool(), tenant, letter_id), seen)
 
 
@@ -79,7 +79,7 @@ class PlanView(Plan):
 
 @router.post("/plan", responses=refusals(400, 404, 413, 415))
 async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, manner: Manner) -> PlanView:
-    """Tell what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
+    """Show what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
     record = await find_letter(await desk.pool(), tenant, letter_id)
     order = Replay(request_id="plan", requested_by=caller.name, reason="plan", **dict(manner))
     found = await (await desk.redrive()).dead_letters.plan(record.letter, mode=manner.mode, from_step=manner.from_step)

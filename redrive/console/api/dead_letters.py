@@ -21,7 +21,7 @@ router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])
 
 
 class Choice(LetterFilter):
-    """Which dead letters. The tenant is read by `Scope`; here it is only allowed."""
+    """Which dead letters. `Scope` reads the tenant; the field allows it in the query."""
 
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
 
@@ -72,7 +72,7 @@ async def dead_letters(
 
 @router.get("/groups", responses=refusals(400))
 async def groups(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[GroupChoice, Query()]) -> Groups:
-    """List groups of open dead letters that look alike, the largest first."""
+    """List groups of similar open dead letters, the largest first."""
     return Groups(groups=await letter_groups(await desk.pool(), choice.within(tenant), choice.limit))
 
 
@@ -84,7 +84,7 @@ async def stats(desk: TheDesk, _caller: Reader, tenant: Scope) -> LetterStats:
 
 @router.get("/{letter_id}", responses=refusals(404))
 async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, response: Response) -> LetterDetail:
-    """Show the whole story of a dead letter. Its ETag is for the If-Match of an order."""
+    """Show a dead letter with its history. Its ETag is for a command's If-Match."""
     pool = await desk.pool()
     record = await find_letter(pool, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)

@@ -32,7 +32,7 @@ def _moment(value: object) -> object:
 
 
 class LettersAsked(LetterFilter):
-    """Which dead letters an address asks for, and how to show them."""
+    """The query of the dead letters' page."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -102,7 +102,7 @@ def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
 @router.get("/dead-letters/{letter_id}")
 @router.get("/app/admin/dlq/{letter_id}")
 async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str) -> Response:
-    """Show one dead letter: why it died, its story, its input, and what can be ordered."""
+    """Show one dead letter: its cause, its history, its input, and the possible commands."""
     pool = await desk.pool()
     record = await find_letter(pool, tenant, letter_id)
     trail = await audit_trail(pool, record.tenant, record.id)

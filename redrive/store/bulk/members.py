@@ -52,7 +52,7 @@ async def find_members(pool: Pool, order: BulkOrder) -> Members:
 
 
 async def freeze_members(connection: Connection, start: BulkStart) -> Members:
-    """Write down what a bulk operation consists of, the oldest failure first."""
+    """Store the members of a bulk operation, the oldest failure first."""
     query = await _chosen(connection, start.order)
     bulk = query.add(start.bulk_id)
     await connection.execute(

@@ -1,4 +1,4 @@
-"""Which dead letters are meant, as SQL: lists, groups, figures and bulk operations ask here, and mean the same."""
+"""The filter of dead letters as SQL: the same for lists, groups, figures and bulk operations."""
 
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
@@ -29,9 +29,9 @@ def reading_letters(
 
 
 def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
-    """Return all but the text and the tenant that a dead letter must fulfil to be in the list after this place."""
+    """Return the conditions of the list after this position, without those of the text and the tenant."""
     query = Query()
-    # A status is written out, not a parameter: the planner must see that an index of the open ones will do.
+    # A status is a literal, not a parameter: the planner must see that the index of open ones applies.
     if chosen.status is not None:
         query.where(f"status = '{chosen.status.value}'")
     for column in ("pipeline", "module", "step", "category", "fingerprint"):
@@ -75,7 +75,7 @@ async def text_match(connection: Connection, chosen: LetterFilter) -> Match | No
 
 
 async def fitting(connection: Connection, chosen: LetterFilter) -> Query:
-    """Return all that a dead letter must fulfil."""
+    """Return all conditions of a filter."""
     match = await text_match(connection, chosen)
     query = conditions(chosen)
     if match is not None and chosen.text is not None:
@@ -85,7 +85,7 @@ async def fitting(connection: Connection, chosen: LetterFilter) -> Query:
 
 
 def newest(tenant: str | None, query: Query, columns: str, limit: int) -> str:
-    """Return the SQL of the newest that fit. Of all tenants: of each by its own index, then of these."""
+    """Return the SQL of a page. For all tenants: of each by its own index, then of these."""
     if tenant is not None:
         return deep(tenant, query, columns, limit)
     most = query.add(limit)
@@ -98,13 +98,13 @@ def newest(tenant: str | None, query: Query, columns: str, limit: int) -> str:
 
 
 def deep(tenant: str | None, query: Query, columns: str, limit: int) -> str:
-    """Return the SQL of many of the newest that fit."""
+    """Return the SQL for many of the newest matching dead letters."""
     of_tenant(query, tenant)
     return f"SELECT {columns} FROM dead_letters WHERE {query.sql} {NEWEST} LIMIT {query.add(limit)}"  # noqa: S608
 
 
 def of_tenant(query: Query, tenant: str | None) -> None:
-    """Keep to a tenant; or to all, in the words of the indexes that are made for that."""
+    """Restrict to a tenant; or to all, in the form that the indexes for that expect."""
     if tenant is None:
         query.where("version > 0")
     else:

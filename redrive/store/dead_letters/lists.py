@@ -114,7 +114,7 @@ async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRe
 
 
 async def find_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord:
-    """Return all that the record says; one of another tenant is not there."""
+    """Return the whole record; one of another tenant is not found."""
     record = await get_letter(pool, tenant, letter_id)
     if record is None:
         of_yours = "" if tenant is None else " of yours"

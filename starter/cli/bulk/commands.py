@@ -122,7 +122,7 @@ async def resolve(
 
 
 async def discard(*, reason: Reason, chosen: BulkLetters = ALL, care: Care = USUAL, manner: Manner = ASKING) -> None:
-    """Give many dead letters up: their runs end FAILED. `redrive bulk ignore` is the same.
+    """Discard many dead letters: their runs end FAILED. `redrive bulk ignore` is an alias.
 
     **Example**
 

@@ -44,7 +44,7 @@ ALL, USUAL = BulkLetters(), Care()
 
 
 def bulk_order(verb: BulkVerb, chosen: BulkLetters, care: Care, **fields: Any) -> BulkOrder:
-    """Make an order of the words, or say which is wrong."""
+    """Build a command from the options, or raise which one is wrong."""
     selection = chosen.selection(datetime.now(UTC))
     try:
         return BulkOrder(tenant=chosen.tenant, verb=verb, selection=selection, **asdict(care), **fields)

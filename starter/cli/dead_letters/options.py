@@ -25,13 +25,15 @@ class LetterOptions:
         Category | None, Parameter(name_transform=str.lower, help="Only failures of this category.")
     ] = None
     fingerprint: Annotated[
-        str | None, Parameter(help="Only failures that look alike; `redrive dlq stats` shows the fingerprints.")
+        str | None, Parameter(help="Only similar failures; `redrive dlq stats` shows the fingerprints.")
     ] = None
     since: Annotated[
         str | None,
-        Parameter(help="Only those that failed last since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`."),
+        Parameter(
+            help="Only those whose last failure was since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`."
+        ),
     ] = None
-    until: Annotated[str | None, Parameter(help="Only those that failed last before then.")] = None
+    until: Annotated[str | None, Parameter(help="Only those whose last failure was before then.")] = None
     text: Annotated[
         str | None, Parameter(help="A run id, correlation id or idempotency key; or a part of the error's text.")
     ] = None
@@ -41,7 +43,7 @@ class LetterOptions:
     ] = None
 
     def selection(self, now: datetime) -> LetterSelection:
-        """Return what is meant, or say which option is wrong; times are counted back from now."""
+        """Return the selection, or raise which option is wrong; durations count back from now."""
         given = {name: value for name, value in asdict(self).items() if name in LetterSelection.model_fields}
         moments = {name: parse_moment(f"--{name}", given[name], now) for name in ("since", "until")}
         try:

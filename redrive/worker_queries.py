@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from redrive.contracts import Workflow
-from redrive.errors import Unavailable
+from redrive.errors import Category, InvalidInput, Unavailable
 from redrive.keys import new_run_id
 
 # A server that accepts connections but does not answer would block a caller for half a minute.
@@ -29,6 +30,8 @@ async def ask(
             rpc_timeout=min(timeout, SILENCE),
         )
     except WorkflowFailureError as error:
+        if isinstance(error.cause, ApplicationError) and error.cause.type == Category.VALIDATION:
+            raise InvalidInput(error.cause.message) from error
         raise Unavailable(
             f"no worker answered on task queue {task_queue!r} within {timeout.seconds} s: "
             "start one with `redrive worker`"

@@ -29,7 +29,7 @@ NOTHING = RawValue(Payload())
 def read_input(model: type[M], raw: RawValue) -> M:
     """Return the input of a workflow, or fail the workflow."""
     value, message = _read(model, raw, "the input")
-    problem = json_problem(value)
+    problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
     if problem:
         raise _refusal(f"the input{problem}")
     return message

@@ -32,7 +32,7 @@ async def make(client: httpx.AsyncClient, name: str) -> tuple[str, str]:
 
 
 async def test_a_revoked_token_takes_along_what_was_made_with_it(
-    app: FastAPI, pool: Pool, access: Pool, admin: httpx.AsyncClient, make_token: MakeToken, tenant: str
+    *, app: FastAPI, pool: Pool, access: Pool, admin: httpx.AsyncClient, make_token: MakeToken, tenant: str
 ) -> None:
     """Somebody who took a token made two more, one out of the other: none of the three opens anything any more."""
     async with client_of(app, await make_token(name="taken")) as taken:

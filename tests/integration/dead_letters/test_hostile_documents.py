@@ -84,9 +84,9 @@ async def test_every_document_as_a_signal(case: Case) -> None:
     # From the fifty-first on they share rows; what is behind them in the inbox is done all the same, see the end.
     await case.refusals(50)
     await case.until_letter("second", LetterStatus.PENDING)
+    await case.works_still()
     assert not await stuck(letter)
     assert not await stuck(run)
-    await case.works_still()
 
 
 async def test_a_run_is_started_by_name_with_a_megabyte_of_anything(case: Case) -> None:

@@ -21,6 +21,7 @@ from redrive.dead_letters import LetterId, LetterInput, LetterSignal, OwnerSigna
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
+from tests.conftest import owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.odd_inputs.documents import MALFORMED, of
 
@@ -63,7 +64,7 @@ async def lab(settings: Settings, registry: Registry) -> AsyncIterator[Redrive]:
 @pytest.fixture
 async def case(lab: Redrive, settings: Settings, stack: StackInfo, temporal: Client) -> AsyncIterator[Case]:
     """A run to be."""
-    made = Case(lab, temporal, stack.database_url.get_secret_value(), settings.task_queue, patience=90)
+    made = Case(lab, temporal, owner_url(stack), settings.task_queue, patience=90)
     yield made
     del SERVICES[made.name]
 

@@ -23,7 +23,12 @@ from redrive.worker import WORKFLOWS
 from tests.conftest import WorkerFactory
 from tests.integration.odd_inputs.documents import MALFORMED, NONE_AT_ALL
 
-TAKE_NO_INPUT = {Workflow.DESCRIBE_MODULES, Workflow.EXPIRE_KEYS}
+TAKE_NO_INPUT = {
+    Workflow.ANCHOR_AUDIT,
+    Workflow.DESCRIBE_MODULES,
+    Workflow.EXPIRE_KEYS,
+    Workflow.PURGE_RECORDS,
+}
 
 
 def sweep_worker(settings: Settings, client: Client) -> Worker:

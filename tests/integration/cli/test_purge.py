@@ -13,6 +13,7 @@ from redrive.postgres.pool import open_pool
 from redrive.retention import Kind
 from redrive.starter.stack.state import StackInfo
 from redrive.store.audit.log import verify
+from tests.conftest import owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.desk import WHY, Desk
 from tests.integration.store.letters import new_tenant
@@ -32,7 +33,7 @@ _LETTERS = f"""
 
 
 async def _owner(stack: StackInfo) -> "asyncpg.Connection[asyncpg.Record]":
-    connection = await connect(stack.database_url.get_secret_value())
+    connection = await connect(owner_url(stack))
     await connection.execute("SET search_path = redrive")
     return connection
 

@@ -17,8 +17,9 @@ from redrive.postgres.connection import connect
 from redrive.postgres.pool import open_pool
 from redrive.schedules import keep_schedules
 from redrive.settings import AnchorSettings, Settings
+from redrive.starter.stack.state import StackInfo
 from redrive.store.audit.heads import Match, compare, read_head
-from tests.conftest import WorkerFactory, eventually
+from tests.conftest import WorkerFactory, eventually, owner_url
 from tests.integration.dead_letters.sink import Sink
 from tests.integration.store.letters import new_tenant
 from tests.integration.store.old_rows import SEED
@@ -38,10 +39,9 @@ async def schedules(temporal: Client, settings: Settings) -> AsyncIterator[dict[
 
 
 @pytest.fixture
-async def owner(settings: Settings) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+async def owner(stack: StackInfo) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     """A connection of the owner of the tables."""
-    assert settings.database_url
-    connection = await connect(settings.database_url.get_secret_value())
+    connection = await connect(owner_url(stack))
     await connection.execute("SET search_path = redrive")
     yield connection
     await connection.close()

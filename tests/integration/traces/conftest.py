@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from redrive.starter.stack.state import StackInfo
-from tests.conftest import eventually
+from tests.conftest import access_url, eventually, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.traces.collector import Collector, collecting
 from tests.unit.redrive.conftest import Server, reply, server
@@ -81,6 +81,8 @@ async def scene(stack: StackInfo, tmp_path: Path, server: Server, collector: Col
         tmp_path,
         TEMPORAL_ADDRESS=stack.temporal_address,
         DATABASE_URL=stack.database_url.get_secret_value(),
+        REDRIVE_ACCESS_DATABASE_URL=access_url(stack),
+        REDRIVE_OWNER_DATABASE_URL=owner_url(stack),
         REDRIVE_TASK_QUEUE=f"queue-{uuid.uuid4().hex[:12]}",
         REDRIVE_MODULES="tests.integration.traces.modules",
         REDRIVE_SERVICES=json.dumps({"shop": {"base_url": server.url, "token": TOKEN}}),

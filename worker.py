@@ -26,8 +26,8 @@ from redrive.activities.backlog_gauges import keep_gauges
 from redrive.activities.bulk import BulkActivities
 from redrive.activities.bulk_plans import BulkPlanActivities
 from redrive.activities.catalog import CatalogActivities
-from redrive.activities.command_checks import OrderChecks
-from redrive.activities.commands import OrderActivities
+from redrive.activities.command_checks import CommandChecks
+from redrive.activities.commands import CommandActivities
 from redrive.activities.dead_letter_records import LetterRecords
 from redrive.activities.dead_letter_signals import LetterSignals
 from redrive.activities.follow_ups import FollowUps
@@ -46,7 +46,7 @@ from redrive.module_files import load_modules
 from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.postgres.database import Database
 from redrive.processes.program import run_program, say_ready, until_signalled
-from redrive.processes.temporal import connect_patiently, core_logging, workflow_runner
+from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
 from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
@@ -166,7 +166,7 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
         services=settings.services,
         user_header=settings.user_header,
         private_addresses=settings.private_addresses,
-        generation=settings.build_id,
+        build_id=settings.build_id,
         redactor=tools.redactor,
         metrics=tools.metrics,
         database=tools.database,
@@ -180,8 +180,8 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
     signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
     follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
     records = LetterRecords(database, follow_ups, redactor, tools.metrics)
-    checks = OrderChecks(client, tools.registry, redactor, task_queue=settings.task_queue)
-    orders = OrderActivities(client, database, checks, redactor, tools.metrics)
+    checks = CommandChecks(client, tools.registry, redactor, task_queue=settings.task_queue)
+    commands = CommandActivities(client, database, checks, redactor, tools.metrics)
     alerts = AlertActivities(tools.http, settings.alerts)
     return [
         signals.report_exhausted,
@@ -191,10 +191,10 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
         records.record_refusal,
         records.record_continue,
         records.load_letter,
-        orders.record_order,
-        orders.check_order,
+        commands.record_command,
+        commands.check_command,
         alerts.raise_alert,
-        follow_ups.take_held_back,
+        follow_ups.take_suppressed,
     ]
 
 
@@ -228,7 +228,7 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
     """Connect and run a worker for as long as the context lasts."""
     runtime = _runtime(settings)
     metrics = Metrics(runtime.metric_meter) if runtime else Metrics()
-    client = await connect_patiently(settings, runtime)
+    client = await connect_with_retries(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
         with StallGuard(settings.stall_limit):
             tools = Tools(

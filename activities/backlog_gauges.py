@@ -9,7 +9,7 @@ from redrive.errors import RedriveError
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.postgres.database import Database
-from redrive.store.backlog import stock
+from redrive.store.backlog import backlog
 
 log = get_logger(__name__)
 
@@ -20,7 +20,7 @@ async def keep_gauges(database: Database, metrics: Metrics) -> None:
     """Update the gauges while the worker runs; while the database is down they keep their last values."""
     while True:
         try:
-            metrics.stock(*await stock(await database.pool()))
+            metrics.backlog(*await backlog(await database.pool()))
         except (RedriveError, asyncpg.PostgresError, OSError, TimeoutError) as error:
             log.warning("worker.gauges_stale", error=str(error), error_type=type(error).__name__)
         await asyncio.sleep(INTERVAL.total_seconds())

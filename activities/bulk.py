@@ -11,11 +11,11 @@ from redrive.activities.bulk_plans import judge
 from redrive.bulk import (
     BulkAnswer,
     BulkControl,
-    BulkOrderedControl,
+    BulkControlRequest,
     BulkProgress,
     BulkStart,
     ItemStatus,
-    item_order,
+    item_command,
     room,
     stop_reason,
 )
@@ -33,7 +33,7 @@ from redrive.store.approvals import PlanWaits, ask_plan_approval
 from redrive.store.bulk import items as bulk_items
 from redrive.store.bulk import operations as bulks
 from redrive.store.bulk.items import SentItem
-from redrive.token_bucket import Pace
+from redrive.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 
@@ -68,7 +68,7 @@ class BulkActivities:
     async def open_bulk(self, start: BulkStart) -> BulkAnswer:
         """Fix the membership of a bulk operation, or refuse it; an existing one continues."""
         pool = await self._database.pool()
-        bulk_id, tenant = start.bulk_id, start.order.tenant
+        bulk_id, tenant = start.bulk_id, start.command.tenant
         written = start.model_copy(update={"reason": self._redactor.text(start.reason)})
         try:
             progress, is_new = await bulks.open_bulk(
@@ -89,7 +89,7 @@ class BulkActivities:
                 "bulk.started",
                 bulk_id=bulk_id,
                 tenant_id=tenant,
-                operation=start.order.verb.value,
+                operation=start.command.verb.value,
                 user_id=start.requested_by,
                 count=progress.total,
             )
@@ -114,7 +114,7 @@ class BulkActivities:
             raise group.exceptions[0] from group
 
     @activity.defn(name=Activity.CONTROL_BULK)
-    async def control_bulk(self, given: BulkOrderedControl) -> BulkAnswer:
+    async def control_bulk(self, given: BulkControlRequest) -> BulkAnswer:
         """Pause, resume or stop, and record who did it and why."""
         command = given.command.model_copy(update={"reason": self._redactor.text(given.command.reason)})
         try:
@@ -135,11 +135,11 @@ class BulkActivities:
     @activity.defn(name=Activity.FINISH_BULK)
     async def finish_bulk(self, start: BulkStart) -> BulkProgress:
         """Record that a bulk operation has ended."""
-        progress = await bulks.finish_bulk(await self._database.pool(), start.order.tenant, start.bulk_id)
+        progress = await bulks.finish_bulk(await self._database.pool(), start.command.tenant, start.bulk_id)
         log.info(
             "bulk.finished",
             bulk_id=start.bulk_id,
-            tenant_id=start.order.tenant,
+            tenant_id=start.command.tenant,
             status=progress.status.value,
             applied=progress.applied,
             skipped=progress.skipped,
@@ -165,7 +165,7 @@ class _Leg:
         self._letters = letters
         self._metrics = metrics
         self._sending: set[int] = set()
-        self._pace: Pace | None = None
+        self._bucket: TokenBucket | None = None
 
     async def run(self) -> BulkProgress:
         loop = asyncio.get_running_loop()
@@ -183,28 +183,28 @@ class _Leg:
                 await asyncio.sleep(ROUND.total_seconds())
 
     def _is_over(self, progress: BulkProgress) -> bool:
-        return progress.finished or progress.idle or stop_reason(progress, self._start.order) is not None
+        return progress.finished or progress.idle or stop_reason(progress, self._start.command) is not None
 
     async def _settle(self) -> BulkProgress:
-        progress, ended = await bulk_items.settle(self._pool, self._start.order.tenant, self._start.bulk_id)
+        progress, ended = await bulk_items.settle(self._pool, self._start.command.tenant, self._start.bulk_id)
         for status in ended:
             self._count(status)
         return progress
 
     async def _next(self, progress: BulkProgress, now: float) -> list[SentItem]:
-        self._pace = self._pace or Pace(self._start.order.rate, progress.since_sent)
-        free = self._pace.take(now, room(progress, self._start.order))
+        self._bucket = self._bucket or TokenBucket(self._start.command.rate, progress.since_sent)
+        free = self._bucket.take(now, room(progress, self._start.command))
         # Items in `sending` that are not ours belong to a worker that died, or to one that writes the same.
         if not free and progress.sending <= len(self._sending):
             return []
         return await bulk_items.claim(
-            self._pool, self._start.order.tenant, self._start.bulk_id, room=free, known=self._sending
+            self._pool, self._start.command.tenant, self._start.bulk_id, room=free, known=self._sending
         )
 
     async def _send(self, item: SentItem) -> None:
-        order = item_order(self._start, item.letter_id)
+        command = item_command(self._start, item.letter_id)
         try:
-            answer = await self._letters.order(item.letter, order)
+            answer = await self._letters.send(item.letter, command)
         except Unavailable as error:
             if await bulk_items.put_unanswered(self._pool, item, str(error)):
                 self._count(ItemStatus.FAILED)
@@ -212,12 +212,12 @@ class _Leg:
             if not answer.accepted:
                 await bulk_items.put_skipped(self._pool, item, answer.message)
                 self._count(ItemStatus.SKIPPED)
-            elif order.verb is Verb.REPLAY:
-                await bulk_items.put_accepted(self._pool, item, ItemStatus.ORDERED, answer.message)
+            elif command.verb is Verb.REPLAY:
+                await bulk_items.put_accepted(self._pool, item, ItemStatus.ACCEPTED, answer.message)
             else:
                 await bulk_items.put_accepted(self._pool, item, ItemStatus.APPLIED, answer.message)
                 self._count(ItemStatus.APPLIED)
         self._sending.discard(item.position)
 
     def _count(self, status: ItemStatus) -> None:
-        self._metrics.bulk_item(self._start.order.verb.value, status.value)
+        self._metrics.bulk_item(self._start.command.verb.value, status.value)

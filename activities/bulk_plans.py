@@ -8,8 +8,8 @@ from redrive.bulk import (
     ITEMS_LIMIT,
     Approval,
     ApprovalAnswer,
+    BulkCommand,
     BulkItems,
-    BulkOrder,
     BulkPlan,
     BulkRequest,
     BulkStart,
@@ -28,7 +28,7 @@ from redrive.errors import (
     InvalidInput,
     PlanChanged,
     RedriveError,
-    SameEyes,
+    SameApprover,
     UnsafeEffects,
 )
 from redrive.modules import Registry
@@ -49,11 +49,11 @@ class BulkPlanActivities:
         self._approvals = approvals
 
     @activity.defn(name=Activity.PLAN_BULK)
-    async def plan_bulk(self, order: BulkOrder) -> PlanAnswer:
+    async def plan_bulk(self, command: BulkCommand) -> PlanAnswer:
         """Return what a bulk operation would do, or why it is refused."""
-        until = order.selection.until or datetime.now(UTC)
+        until = command.selection.until or datetime.now(UTC)
         # Later failures do not belong to it: otherwise no plan would stay valid while steps keep failing.
-        fixed = order.model_copy(update={"selection": order.selection.model_copy(update={"until": until})})
+        fixed = command.model_copy(update={"selection": command.selection.model_copy(update={"until": until})})
         members = await find_members(await self._database.pool(), fixed)
         try:
             _check_size(members)
@@ -66,10 +66,10 @@ class BulkPlanActivities:
     async def approve_bulk(self, approval: Approval) -> ApprovalAnswer:
         """Record an approval of a plan, or say why it does not count."""
         reason = self._redactor.text(approval.reason)
-        yes = Yes(approved_by=approval.approved_by, person=approval.eyes, reason=reason)
+        yes = Yes(approved_by=approval.approved_by, person=approval.responsible, reason=reason)
         try:
             await approve(await self._database.pool(), approval.tenant, approval.plan_hash, yes)
-        except (ApprovalNotFound, SameEyes) as error:
+        except (ApprovalNotFound, SameApprover) as error:
             return ApprovalAnswer(problem=str(error), code=error.code)
         return ApprovalAnswer()
 
@@ -87,12 +87,12 @@ class BulkPlanActivities:
         return await list_items(await self._database.pool(), asked.tenant, asked)
 
 
-def planned(registry: Registry, order: BulkOrder, members: Members) -> BulkPlan:
+def planned(registry: Registry, command: BulkCommand, members: Members) -> BulkPlan:
     """Return the plan of a command to these dead letters, by the pipelines that this worker knows."""
-    groups = planned_groups(registry, order, members)
+    groups = planned_groups(registry, command, members)
     return BulkPlan(
-        hash=plan_hash(order, members.digest),
-        order=order,
+        hash=plan_hash(command, members.digest),
+        command=command,
         count=members.count,
         groups=groups,
         unsafe=unsafe_steps(groups),
@@ -102,10 +102,10 @@ def planned(registry: Registry, order: BulkOrder, members: Members) -> BulkPlan:
 def judge(registry: Registry, start: BulkStart, members: Members) -> BulkPlan:
     """Return the plan of a start, or refuse it: the dead letters changed, or unsafe effects are not confirmed."""
     _check_size(members)
-    plan = planned(registry, start.order, members)
+    plan = planned(registry, start.command, members)
     if plan.hash != start.plan_hash:
         raise PlanChanged(
-            f"plan {start.plan_hash!r} does not hold any more: the dead letters it is about, or the order, have "
+            f"plan {start.plan_hash!r} does not hold any more: the dead letters it is about, or the command, have "
             f"changed ({members.count} dead letters now); plan it again"
         )
     if plan.unsafe and not start.allow_unsafe:
@@ -123,9 +123,9 @@ def _check_size(members: Members) -> None:
         raise InvalidInput(f"more than {ITEMS_LIMIT} dead letters fit, the limit: choose fewer, by time say")
 
 
-def planned_groups(registry: Registry, order: BulkOrder, members: Members) -> list[PlannedGroup]:
+def planned_groups(registry: Registry, command: BulkCommand, members: Members) -> list[PlannedGroup]:
     """Return what happens for each pipeline and step, by the pipelines that this worker knows."""
-    return [_group(registry, order, *group) for group in members.groups]
+    return [_group(registry, command, *group) for group in members.groups]
 
 
 def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
@@ -133,17 +133,17 @@ def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
     return sorted({step.name for group in groups for step in group.run_again if step.effect is Effect.UNSAFE})
 
 
-def _group(registry: Registry, order: BulkOrder, pipeline: str, step: str, count: int) -> PlannedGroup:
+def _group(registry: Registry, command: BulkCommand, pipeline: str, step: str, count: int) -> PlannedGroup:
     known = registry.pipelines.get(pipeline)
     names = [module.name for module in known.modules] if known else []
     note = None
     if step not in names:
         names, note = [step], f"pipeline {pipeline!r} of this worker has no step {step!r}: what follows is not known"
     dead = names.index(step)
-    if order.verb is not Verb.REPLAY:
-        later = names[dead + 1 :] if order.verb is Verb.RESOLVE else []
+    if command.verb is not Verb.REPLAY:
+        later = names[dead + 1 :] if command.verb is Verb.RESOLVE else []
         return PlannedGroup(pipeline=pipeline, step=step, count=count, afterwards=later, note=note)
-    first = order.from_step or step
+    first = command.from_step or step
     if first not in names[: dead + 1]:
         note = f"from_step {first!r} is not one of the steps up to {step!r}: these will be skipped"
         return PlannedGroup(pipeline=pipeline, step=step, count=count, note=note)
@@ -152,7 +152,7 @@ def _group(registry: Registry, order: BulkOrder, pipeline: str, step: str, count
         step=step,
         count=count,
         run_again=[_step(registry, name) for name in names[names.index(first) : dead + 1]],
-        afterwards=names[dead + 1 :] if order.mode is Mode.FROM_STEP else [],
+        afterwards=names[dead + 1 :] if command.mode is Mode.FROM_STEP else [],
         note=note,
     )
 

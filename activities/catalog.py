@@ -12,15 +12,15 @@ from redrive.redaction.redactor import Redactor
 class CatalogActivities:
     """Answer queries about a registry."""
 
-    def __init__(self, registry: Registry, generation: str) -> None:
+    def __init__(self, registry: Registry, build_id: str) -> None:
         self._registry = registry
-        self._generation = generation
+        self._build_id = build_id
 
     @activity.defn(name=Activity.DESCRIBE_MODULES)
     async def describe_modules(self) -> Catalog:
         """List all modules and pipelines."""
         modules, pipelines = self._registry.views()
-        return Catalog(modules=modules, pipelines=pipelines, generation=self._generation)
+        return Catalog(modules=modules, pipelines=pipelines, build_id=self._build_id)
 
     @activity.defn(name=Activity.RESOLVE_PIPELINE)
     async def resolve_pipeline(self, request: ResolveRequest) -> Resolution:

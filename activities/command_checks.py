@@ -22,10 +22,10 @@ from redrive.contracts import (
     StepSnapshot,
 )
 from redrive.dead_letters import (
+    CommandRequest,
     Discard,
+    LetterCommand,
     LetterId,
-    LetterOrder,
-    OrderRequest,
     Replay,
     Resolve,
     Restart,
@@ -51,7 +51,7 @@ _MESSAGES = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckedCommand:
     """Why a command is refused, if it is; otherwise what to tell the operator."""
 
     problem: str | None = None
@@ -60,7 +60,7 @@ class Verdict:
     is_last: bool = False
 
 
-class OrderChecks:
+class CommandChecks:
     """Check commands against their runs."""
 
     def __init__(self, client: Client, registry: Registry, redactor: Redactor, *, task_queue: str) -> None:
@@ -69,83 +69,85 @@ class OrderChecks:
         self._redactor = redactor
         self._task_queue = task_queue
 
-    async def check(self, request: OrderRequest) -> Verdict:
+    async def check(self, request: CommandRequest) -> CheckedCommand:
         """Say whether the run conflicts with a command, and whether the run is gone."""
         try:
             # Not in the workflow: what counts as a secret changes with releases.
-            check_identifiers(request_id=request.order.request_id, requested_by=request.order.requested_by)
+            check_identifiers(request_id=request.command.request_id, requested_by=request.command.requested_by)
         except InvalidInput as error:
-            return Verdict(str(error))
+            return CheckedCommand(str(error))
         return await self._check(request)
 
-    async def _check(self, request: OrderRequest) -> Verdict:
-        letter, order = request.letter, request.order
+    async def _check(self, request: CommandRequest) -> CheckedCommand:
+        letter, command = request.letter, request.command
         handle = self._client.get_workflow_handle(letter.run_id)
         try:
             description = await handle.describe()
-            if _needs_no_document(order) and _waits_at(description, letter.step):
-                return Verdict(message=_MESSAGES[order.verb])
+            if _needs_no_document(command) and _waits_at(description, letter.step):
+                return CheckedCommand(message=_MESSAGES[command.verb])
             run: RunDocument = await handle.query(Query.DOCUMENT, result_type=RunDocument)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return _gone(order, "the run is not in Temporal any more: its history cannot be read")
+                return _gone(command, "the run is not in Temporal any more: its history cannot be read")
             raise
         except WorkflowQueryFailedError as error:
-            return Verdict(f"the run does not answer: {error}")
+            return CheckedCommand(f"the run does not answer: {error}")
         gone = description.status is not WorkflowExecutionStatus.RUNNING
-        if isinstance(order, Restart):
-            return await self._restart(letter, run.run) if gone else Verdict("the run is open: replay it instead")
+        if isinstance(command, Restart):
+            return (
+                await self._restart(letter, run.run) if gone else CheckedCommand("the run is open: replay it instead")
+            )
         if gone:
-            return _gone(order, "the run has ended: `restart` starts it anew from this step")
-        problem = _place_problem(request, run) or self._order_problem(letter, order, run)
+            return _gone(command, "the run has ended: `restart` starts it anew from this step")
+        problem = _place_problem(request, run) or self._command_problem(letter, command, run)
         is_last = bool(run.steps) and run.steps[-1].name == letter.step
-        return Verdict(problem, message=_MESSAGES[order.verb], is_last=is_last)
+        return CheckedCommand(problem, message=_MESSAGES[command.verb], is_last=is_last)
 
-    def completed(self, step: str, order: LetterOrder) -> LetterOrder:
+    def completed(self, step: str, command: LetterCommand) -> LetterCommand:
         """Return a command as the run gets it: an output with its model's defaults, as the module would return it."""
         module = self._registry.modules.get(step)
-        if not isinstance(order, Resolve) or module is None:
-            return order
+        if not isinstance(command, Resolve) or module is None:
+            return command
         # Through JSON, as a module's own output.
-        output = module.output_model.model_validate_json(to_json(order.output))
-        return order.model_copy(update={"output": output.model_dump(mode="json")})
+        output = module.output_model.model_validate_json(to_json(command.output))
+        return command.model_copy(update={"output": output.model_dump(mode="json")})
 
-    async def _restart(self, letter: LetterId, run: RunInput) -> Verdict:
+    async def _restart(self, letter: LetterId, run: RunInput) -> CheckedCommand:
         """Start the next generation of a run that is gone, with the steps before the dead one done."""
         anew = restarted(run, letter)
         run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, anew.generation)
         # Starting twice gives one run: the id is computed.
         await start_run(self._client, self._task_queue, run_id, anew)
-        return Verdict(message=f"started anew as {run_id}")
+        return CheckedCommand(message=f"started anew as {run_id}")
 
-    def _order_problem(self, letter: LetterId, order: LetterOrder, run: RunDocument) -> str | None:
-        match order:
+    def _command_problem(self, letter: LetterId, command: LetterCommand, run: RunDocument) -> str | None:
+        match command:
             case Replay():
-                return self._replay_problem(letter, order, run)
+                return self._replay_problem(letter, command, run)
             case Resolve():
-                return self._output_problem(letter.step, order, run)
+                return self._output_problem(letter.step, command, run)
             case Discard() | Restart():
                 return None
 
-    def _replay_problem(self, letter: LetterId, order: Replay, run: RunDocument) -> str | None:
+    def _replay_problem(self, letter: LetterId, command: Replay, run: RunDocument) -> str | None:
         names = [step.name for step in run.steps]
-        first = order.from_step or letter.step
+        first = command.from_step or letter.step
         allowed = names[: names.index(letter.step) + 1]
         if first not in allowed:
             return f"from_step {first!r}: not one of the steps up to the failed one ({', '.join(allowed)})"
         snapshot = run.steps[names.index(first)]
-        if order.policy is not None:
+        if command.policy is not None:
             try:
-                RetryPolicy.model_validate(snapshot.policy.model_dump() | order.policy)
+                RetryPolicy.model_validate(snapshot.policy.model_dump() | command.policy)
             except ValidationError as error:
                 return f"policy: {validation_sentence(error, self._redactor)}"
-        return self._patch_problem(snapshot, order, run) if order.input_patch is not None else None
+        return self._patch_problem(snapshot, command, run) if command.input_patch is not None else None
 
-    def _patch_problem(self, snapshot: StepSnapshot, order: Replay, run: RunDocument) -> str | None:
+    def _patch_problem(self, snapshot: StepSnapshot, command: Replay, run: RunDocument) -> str | None:
         module = self._registry.modules.get(snapshot.name)
         if module is None:
             return f"module {snapshot.name!r} is not known to this worker: its input cannot be checked"
-        patch = order.input_patch or {}
+        patch = command.input_patch or {}
         earlier = run.run.state.patches.get(snapshot.name, []) if run.run.state else []
         unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
         if unknown:
@@ -163,11 +165,11 @@ class OrderChecks:
             "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
         )
 
-    def _output_problem(self, step: str, order: Resolve, run: RunDocument) -> str | None:
+    def _output_problem(self, step: str, command: Resolve, run: RunDocument) -> str | None:
         if step not in self._registry.modules:
             return f"module {step!r} is not known to this worker: the output cannot be checked"
         try:
-            completed = self.completed(step, order)
+            completed = self.completed(step, command)
         except ValidationError as error:
             return f"output: does not fit what {step!r} returns: {validation_sentence(error, self._redactor)}"
         output = completed.output if isinstance(completed, Resolve) else {}
@@ -176,11 +178,11 @@ class OrderChecks:
         )
 
 
-def _needs_no_document(order: LetterOrder) -> bool:
+def _needs_no_document(command: LetterCommand) -> bool:
     """Tell whether a command changes nothing that must match the run's input: only the run's position matters."""
-    if isinstance(order, Replay):
-        return order.from_step is None and order.input_patch is None and order.policy is None
-    return isinstance(order, Discard)
+    if isinstance(command, Replay):
+        return command.from_step is None and command.input_patch is None and command.policy is None
+    return isinstance(command, Discard)
 
 
 def _waits_at(description: WorkflowExecutionDescription, step: str) -> bool:
@@ -189,11 +191,13 @@ def _waits_at(description: WorkflowExecutionDescription, step: str) -> bool:
     return (run.status, run.failed_step) == (RunStatus.DLQ_PENDING, step)
 
 
-def _place_problem(request: OrderRequest, run: RunDocument) -> str | None:
+def _place_problem(request: CommandRequest, run: RunDocument) -> str | None:
     """Return where the run is, if it does not wait where the command expects it."""
     step = request.letter.step
     if run.parked_at != step:
-        where = f"parked at {run.parked_at!r}: order on its dead letter first" if run.parked_at else "not parked"
+        where = (
+            f"parked at {run.parked_at!r}: send a command to its dead letter first" if run.parked_at else "not parked"
+        )
         return f"the run is {where}"
     cycle = next((state.cycle for state in run.run.state.steps if state.name == step), 0) if run.run.state else 0
     if cycle != request.cycle:
@@ -204,11 +208,11 @@ def _place_problem(request: OrderRequest, run: RunDocument) -> str | None:
     return None
 
 
-def _gone(order: LetterOrder, problem: str) -> Verdict:
+def _gone(command: LetterCommand, problem: str) -> CheckedCommand:
     """Judge a command for a run that is gone: only a discard needs no run."""
-    if isinstance(order, Discard):
-        return Verdict(message="the run is gone already; the dead letter is closed")
-    return Verdict(problem, orphaned=True)
+    if isinstance(command, Discard):
+        return CheckedCommand(message="the run is gone already; the dead letter is closed")
+    return CheckedCommand(problem, orphaned=True)
 
 
 def _size_problem(what: str, value: object, limit: int) -> str | None:

@@ -2,18 +2,18 @@
 
 from typing import TypeVar, cast
 
-from redrive.dead_letters import Continue, LetterOrder
+from redrive.dead_letters import Continue, LetterCommand
 from redrive.identifiers import shown_identifier
 from redrive.redaction.redactor import Redactor
 
-Order = TypeVar("Order", bound=LetterOrder | Continue)
+Command = TypeVar("Command", bound=LetterCommand | Continue)
 
 
-def storable(order: Order, redactor: Redactor) -> Order:
+def storable(command: Command, redactor: Redactor) -> Command:
     """Return a command without secrets in its texts. An accepted one keeps its ids: they were checked."""
     texts = {
-        "reason": redactor.text(order.reason),
-        "request_id": shown_identifier(order.request_id),
-        "requested_by": shown_identifier(order.requested_by),
+        "reason": redactor.text(command.reason),
+        "request_id": shown_identifier(command.request_id),
+        "requested_by": shown_identifier(command.requested_by),
     }
-    return cast("Order", order.model_copy(update=texts))
+    return cast("Command", command.model_copy(update=texts))

@@ -16,7 +16,7 @@ from redrive.dead_letters import (
     LetterRecorded,
     LetterState,
     LetterStatus,
-    MalformedOrder,
+    MalformedCommand,
     OutcomeRequest,
 )
 from redrive.fingerprints import fingerprint
@@ -88,25 +88,25 @@ class LetterRecords:
         )
 
     @activity.defn(name=Activity.RECORD_REFUSAL)
-    async def record_refusal(self, letter: LetterId, malformed: MalformedOrder) -> None:
+    async def record_refusal(self, letter: LetterId, malformed: MalformedCommand) -> None:
         """Record a command that could not be read."""
         info = activity.info()
         # The same for every attempt of this activity, so that it is recorded once.
         once = f"{info.workflow_run_id}:{info.activity_id}"
         await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
-        log.warning("dead_letter.malformed_order", dlq_id=letter.workflow_id, error=malformed.problem)
+        log.warning("dead_letter.malformed_command", dlq_id=letter.workflow_id, error=malformed.problem)
 
     @activity.defn(name=Activity.RECORD_CONTINUE)
-    async def record_continue(self, letter: LetterId, order: Continue, answer: Answer) -> None:
+    async def record_continue(self, letter: LetterId, command: Continue, answer: Answer) -> None:
         """Record a `continue` and its answer."""
-        written = storable(order, self._redactor)
+        written = storable(command, self._redactor)
         await put_continue(await self._database.pool(), letter, written, answer)
         log.info(
             "run.continued",
             run_id=letter.run_id,
             tenant_id=letter.tenant,
-            request_id=order.request_id,
-            user_id=order.requested_by,
+            request_id=command.request_id,
+            user_id=command.requested_by,
             accepted=answer.accepted,
         )
 

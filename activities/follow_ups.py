@@ -41,9 +41,9 @@ class FollowUps:
                 static_summary=f"{alert.letter.step}: {alert.category}, tenant {alert.letter.tenant}",
             )
 
-    @activity.defn(name=Activity.TAKE_HELD_BACK)
-    async def take_held_back(self, follow_up: FollowUp) -> int:
+    @activity.defn(name=Activity.TAKE_SUPPRESSED)
+    async def take_suppressed(self, follow_up: FollowUp) -> int:
         """Return how many suppressed failures are reported now."""
         alert = follow_up.alert
         pool = await self._database.pool()
-        return await alerts.take_held_back(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)
+        return await alerts.take_suppressed(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)

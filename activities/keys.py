@@ -24,9 +24,9 @@ from redrive.store.runs.retrying import delete_unheard
 from redrive.visibility import execution_status
 
 BATCH: Final = 1000
-ASKED_AT_ONCE: Final = 200
+CHECKED_AT_ONCE: Final = 200
 # The maximum number of runs that one sweep asks for; the next sweep takes the others.
-MOST_ASKED: Final = 5000
+MOST_CHECKED: Final = 5000
 QUIET: Final = timedelta(minutes=10)
 
 log = get_logger(__name__)
@@ -52,8 +52,8 @@ class KeyActivities:
     async def _settle_unheard(self) -> int:
         """Ask Temporal for runs whose keys have long been in process: the report of their end may have been lost."""
         pool, settled = await self._database.pool(), 0
-        for _ in range(MOST_ASKED // ASKED_AT_ONCE):
-            rows = await list_unheard(pool, self._quiet, ASKED_AT_ONCE)
+        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
+            rows = await list_unheard(pool, self._quiet, CHECKED_AT_ONCE)
             still_open: dict[str, list[str]] = defaultdict(list)
             for row in rows:
                 activity.heartbeat()
@@ -65,7 +65,7 @@ class KeyActivities:
                     settled += 1
             for tenant, keys in still_open.items():
                 await touch_keys(pool, tenant, keys)
-            if len(rows) < ASKED_AT_ONCE:
+            if len(rows) < CHECKED_AT_ONCE:
                 break
         return settled
 

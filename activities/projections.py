@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from redrive.contracts import StepOrder
+from redrive.contracts import StepInput
 from redrive.errors import RedriveError
 from redrive.logs import get_logger
 from redrive.postgres.database import Database
@@ -19,10 +19,10 @@ TIMEOUT = timedelta(seconds=1)
 log = get_logger(__name__)
 
 
-async def write_projection(database: Database, order: StepOrder, attempt: int, took: timedelta) -> None:
+async def write_projection(database: Database, given: StepInput, attempt: int, took: timedelta) -> None:
     """Record that a projector succeeded. No run waits for the database: a replay of the projector also writes it."""
     try:
         async with asyncio.timeout(TIMEOUT.total_seconds()):
-            await put_projection(await database.pool(), order, attempt, took)
+            await put_projection(await database.pool(), given, attempt, took)
     except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         log.warning("projection.not_recorded", error_type=type(error).__name__, error=str(error))

@@ -19,7 +19,7 @@ class RetentionActivities:
 
     def __init__(self, database: Database, keep: RetentionSettings) -> None:
         self._database = database
-        self._wish = Purge(keep=keep, who=SYSTEM)
+        self._wanted = Purge(keep=keep, who=SYSTEM)
 
     @activity.defn(name=Activity.PURGE)
     async def purge(self) -> PurgeReport:
@@ -34,7 +34,7 @@ class RetentionActivities:
 
     async def _purge_tenant(self, tenant: str, deleted: Counter[str]) -> None:
         own: Counter[str] = Counter()
-        async for batch in purge_tenant(await self._database.pool(), tenant, self._wish):
+        async for batch in purge_tenant(await self._database.pool(), tenant, self._wanted):
             own[batch.kind.value] += batch.count
             deleted[batch.kind.value] += batch.count
             activity.heartbeat()

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from temporalio import activity
 
-from redrive.contracts import Activity, SweepOrder
+from redrive.contracts import Activity, SweepInput
 from redrive.logs import get_logger
 
 HEARTBEAT_INTERVAL: Final = 1.0
@@ -31,13 +31,13 @@ class SweepActivities:
         self._sweeper = sweeper
 
     @activity.defn(name=Activity.SWEEP_RETRIES)
-    async def sweep_retries(self, order: SweepOrder) -> int:
+    async def sweep_retries(self, given: SweepInput) -> int:
         """Sweep for one shift, or until this process is told to stop; return how many messages were sent."""
         stop = asyncio.Event()
-        log.info("sweep.started", tenant_id=order.tenant)
-        async with _heartbeats(), _ending(stop, order.shift.total_seconds()):
-            sent = await _finishing(asyncio.create_task(self._sweeper.sweep(order.tenant, stop)), stop)
-        log.info("sweep.ended", tenant_id=order.tenant, count=sent)
+        log.info("sweep.started", tenant_id=given.tenant)
+        async with _heartbeats(), _ending(stop, given.shift.total_seconds()):
+            sent = await _finishing(asyncio.create_task(self._sweeper.sweep(given.tenant, stop)), stop)
+        log.info("sweep.ended", tenant_id=given.tenant, count=sent)
         return sent
 
 

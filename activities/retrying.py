@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Final
 
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, Attempt, StepOrder
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, Attempt, StepInput
 from redrive.logs import get_logger
-from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.circuit_breaker import CircuitBreaker
 from redrive.postgres.database import Database
 from redrive.store.runs.retrying import RetryingStep, clear_retrying, put_retrying
 
@@ -20,17 +20,17 @@ class Retries:
     """Keep the list of retries in flight. A step whose first attempt succeeds is never on it."""
 
     def __init__(self, database: Database) -> None:
-        self._patience = Patience(database.express, LONGEST)
+        self._breaker = CircuitBreaker(database.deadline_pool, LONGEST)
 
-    async def put(self, order: StepOrder, failed: Attempt, delay: timedelta) -> None:
+    async def put(self, given: StepInput, failed: Attempt, delay: timedelta) -> None:
         """Record that an attempt failed and another follows."""
-        policy = order.step.policy
+        policy = given.step.policy
         step = RetryingStep(
-            tenant=order.tenant,
-            run_id=order.run_id,
-            step=order.step.name,
-            pipeline=order.pipeline,
-            cycle=order.cycle,
+            tenant=given.tenant,
+            run_id=given.run_id,
+            step=given.step.name,
+            pipeline=given.pipeline,
+            cycle=given.cycle,
             attempt=failed.attempt,
             max_attempts=policy.curve_for(failed.category).max_attempts,
             category=failed.category,
@@ -39,19 +39,19 @@ class Retries:
             failed_at=failed.at,
             next_at=failed.at + delay,
         )
-        await self._patience.ask(lambda session: put_retrying(session, step, policy.timeout + LATE), _tell)
+        await self._breaker.ask(lambda session: put_retrying(session, step, policy.timeout + LATE), _tell)
 
-    async def clear(self, order: StepOrder, attempt: int) -> None:
+    async def clear(self, given: StepInput, attempt: int) -> None:
         """Record that an attempt has ended the step. A first attempt has nothing to clear."""
         if attempt == 1:
             return
-        await self._patience.ask(
+        await self._breaker.ask(
             lambda session: clear_retrying(
                 session,
-                tenant=order.tenant,
-                run_id=order.run_id,
-                step=order.step.name,
-                cycle=order.cycle,
+                tenant=given.tenant,
+                run_id=given.run_id,
+                step=given.step.name,
+                cycle=given.cycle,
                 attempt=attempt,
             ),
             _tell,

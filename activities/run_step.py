@@ -29,14 +29,14 @@ from redrive.activities.projections import write_projection
 from redrive.activities.results import packed_result, plain_result
 from redrive.activities.retrying import Retries
 from redrive.activities.step_slots import StepSlots
-from redrive.classify import Verdict, classify
+from redrive.classify import Classification, classify
 from redrive.contracts import (
     Activity,
     Attempt,
     AttemptError,
     LastStep,
     RunStatus,
-    StepOrder,
+    StepInput,
 )
 from redrive.documents import validation_sentence
 from redrive.errors import Category, RedriveError, Terminal
@@ -64,7 +64,7 @@ log = get_logger(__name__)
 class _Try:
     """One attempt: the step input, the attempt's number and what came before it."""
 
-    order: StepOrder
+    given: StepInput
     number: int
     earlier: list[Attempt]
     cycle_ends: datetime | None
@@ -72,40 +72,40 @@ class _Try:
     @property
     def time_left(self) -> timedelta:
         """How long this attempt may take: its timeout, or what is left for all attempts."""
-        timeout = self.order.step.policy.timeout
+        timeout = self.given.step.policy.timeout
         return timeout if self.cycle_ends is None else min(timeout, self.cycle_ends - datetime.now(UTC))
 
     @property
     def max_attempts(self) -> int:
-        return self.order.step.policy.max_attempts
+        return self.given.step.policy.max_attempts
 
     def log_fields(self) -> dict[str, Any]:
-        order = self.order
+        given = self.given
         return {
-            "run_id": order.run_id,
-            "tenant_id": order.tenant,
-            "pipeline": order.pipeline,
-            "module_id": order.step.name,
-            "step": order.step.name,
-            "cycle": order.cycle,
+            "run_id": given.run_id,
+            "tenant_id": given.tenant,
+            "pipeline": given.pipeline,
+            "module_id": given.step.name,
+            "step": given.step.name,
+            "cycle": given.cycle,
             "attempt": self.number,
             "max_attempts": self.max_attempts,
-            "correlation_id": order.correlation_id,
-            "request_id": order.correlation_id,
-            "user_id": order.user_id,
-            **({"event_id": order.event_id} if order.event_id else {}),
+            "correlation_id": given.correlation_id,
+            "request_id": given.correlation_id,
+            "user_id": given.user_id,
+            **({"event_id": given.event_id} if given.event_id else {}),
             "idempotency_key": self.key_for("run"),
         }
 
     def key_for(self, operation: str) -> str:
         """Return the key of one of the step's operations."""
-        return step_key(self.order.run_id, self.order.step.name, operation, self.order.version)
+        return step_key(self.given.run_id, self.given.step.name, operation, self.given.version)
 
     @property
     def execution(self) -> Execution:
         """The key of a stored result."""
-        order = self.order
-        return Execution(order.tenant, self.key_for("run"), order.run_id, order.step.name, order.cycle, self.number)
+        given = self.given
+        return Execution(given.tenant, self.key_for("run"), given.run_id, given.step.name, given.cycle, self.number)
 
 
 class StepActivities:
@@ -119,7 +119,7 @@ class StepActivities:
         services: Mapping[str, ServiceSettings],
         user_header: str,
         private_addresses: bool,
-        generation: str,
+        build_id: str,
         redactor: Redactor,
         metrics: Metrics,
         database: Database,
@@ -131,7 +131,7 @@ class StepActivities:
         self._services = services
         self._user_header = user_header
         self._private_addresses = private_addresses
-        self._generation = generation
+        self._build_id = build_id
         self._redactor = redactor
         self._metrics = metrics
         self._database = database
@@ -141,7 +141,7 @@ class StepActivities:
     async def run_step(self, raw: RawValue) -> RawValue:
         """Attempt a step once and return its serialised result, or raise a classified error."""
         this = _read_try(raw)
-        with self._slots.held(this.order.tenant, activity.info().task_queue, this.earlier):
+        with self._slots.held(this.given.tenant, activity.info().task_queue, this.earlier):
             return await self._try(this)
 
     async def _try(self, this: _Try) -> RawValue:
@@ -149,7 +149,7 @@ class StepActivities:
         with structlog.contextvars.bound_contextvars(**fields), _heartbeats(this.earlier):
             log.debug("step.started")
             note(**fields)
-            self._metrics.attempted(this.order.pipeline, this.order.step.name)
+            self._metrics.attempted(this.given.pipeline, this.given.step.name)
             began = time.monotonic()
             try:
                 result = await self._attempt(this)
@@ -162,14 +162,14 @@ class StepActivities:
                 raise await self._failure(this, error) from None
             took = time.monotonic() - began
             log.info("step.succeeded", latency_ms=round(took * 1000, 1))
-            await self._retries.clear(this.order, this.number)
-            if this.order.event_id:
-                await write_projection(self._database, this.order, this.number, timedelta(seconds=took))
-            if this.order.last:
-                await self._write_row(this.order, this.order.last, result)
+            await self._retries.clear(this.given, this.number)
+            if this.given.event_id:
+                await write_projection(self._database, this.given, this.number, timedelta(seconds=took))
+            if this.given.last:
+                await self._write_row(this.given, this.given.last, result)
             return packed_result(result, this.number, this.earlier)
 
-    async def _write_row(self, order: StepOrder, last: LastStep, output: Any) -> None:
+    async def _write_row(self, given: StepInput, last: LastStep, output: Any) -> None:
         """Write the row of the run that ends with this step, and of its key. No run waits for the database.
 
         What is not written here is settled later, by the next start with the key or by the sweep.
@@ -178,20 +178,20 @@ class StepActivities:
             async with asyncio.timeout(ROW_TIMEOUT.total_seconds()):
                 await put_finished(
                     await self._database.pool(),
-                    run_id=order.run_id,
-                    tenant=order.tenant,
-                    pipeline=order.pipeline,
+                    run_id=given.run_id,
+                    tenant=given.tenant,
+                    pipeline=given.pipeline,
                     status=RunStatus.SUCCESS,
-                    correlation_id=self._redactor.text(order.correlation_id),
+                    correlation_id=self._redactor.text(given.correlation_id),
                     key=self._redactor.text(last.key) if last.key is not None else None,
                     started_at=last.started_at,
-                    step=order.step.name,
-                    cycle=order.cycle,
+                    step=given.step.name,
+                    cycle=given.cycle,
                     claim=run_claim(
-                        tenant=order.tenant,
+                        tenant=given.tenant,
                         key=last.key,
-                        run_id=order.run_id,
-                        pipeline=order.pipeline,
+                        run_id=given.run_id,
+                        pipeline=given.pipeline,
                         claim=last.claim,
                         end=await self._end(last, output),
                     ),
@@ -207,8 +207,8 @@ class StepActivities:
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""
-        module = self._module(this.order.step.name)
-        given = _validated(module, this.order.document, self._redactor)
+        module = self._module(this.given.step.name)
+        given = _validated(module, this.given.document, self._redactor)
         if this.time_left <= timedelta(0):
             raise TimeoutError
 
@@ -228,65 +228,65 @@ class StepActivities:
             ) from None
 
     def _context(self, this: _Try) -> ModuleContext:
-        order = this.order
+        given = this.given
         return ModuleContext(
-            run_id=order.run_id,
-            step=order.step.name,
-            pipeline=order.pipeline,
-            tenant=order.tenant,
+            run_id=given.run_id,
+            step=given.step.name,
+            pipeline=given.pipeline,
+            tenant=given.tenant,
             attempt=this.number,
             max_attempts=this.max_attempts,
-            correlation_id=order.correlation_id,
-            user_id=order.user_id,
+            correlation_id=given.correlation_id,
+            user_id=given.user_id,
             deadline=datetime.now(UTC) + this.time_left,
-            log=get_logger(f"module.{order.step.name}"),
+            log=get_logger(f"module.{given.step.name}"),
             http=ServiceClient(
                 self._http,
                 services=self._services,
-                user_id=order.user_id,
+                user_id=given.user_id,
                 user_header=self._user_header,
                 private_addresses=self._private_addresses,
-                request_id=order.correlation_id,
+                request_id=given.correlation_id,
                 key_for=this.key_for,
             ),
             heartbeat=_beat(this.earlier),
-            version=order.version,
+            version=given.version,
         )
 
     async def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
         """Turn a module's error into what Temporal needs: retry after a delay, or not."""
-        policy = this.order.step.policy
-        verdict = classify(error, policy)
-        delay = _delay(this, verdict)
+        policy = this.given.step.policy
+        found = classify(error, policy)
+        delay = _delay(this, found)
         message = redacted_text(_message(error, this, self._redactor), self._redactor)
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
-            category=verdict.category,
+            category=found.category,
             error_type=type(error).__name__,
             error=message,
             delay=delay,
         )
         attempts = with_attempt(this.earlier, entry)
-        _log_failure(entry, verdict)
+        _log_failure(entry, found)
         mark_failed(category=entry.category, error_type=entry.error_type)
         if delay is None:
-            await self._retries.clear(this.order, this.number)
+            await self._retries.clear(this.given, this.number)
         else:
-            self._metrics.retried(this.order.pipeline, this.order.step.name, verdict.category.value)
-            await self._retries.put(this.order, entry, delay)
+            self._metrics.retried(this.given.pipeline, this.given.step.name, found.category.value)
+            await self._retries.put(this.given, entry, delay)
             # The last heartbeat before the error: one in between would tell the next attempt less.
             activity.heartbeat(to_details(attempts))
         details = AttemptError(
             attempts=attempts,
             error_type=entry.error_type,
             stack=redacted_stack(error, self._redactor),
-            generation=self._generation,
+            build_id=self._build_id,
         )
         return ApplicationError(
             message,
             details,
-            type=verdict.category,
+            type=found.category,
             non_retryable=delay is None,
             next_retry_delay=delay,
             # Logged by us, with fields; Temporal's warning would repeat it with a traceback.
@@ -297,25 +297,25 @@ class StepActivities:
 def _read_try(raw: RawValue) -> _Try:
     info = activity.info()
     try:
-        order = StepOrder.model_validate(from_json(raw.payload.data))
+        given = StepInput.model_validate(from_json(raw.payload.data))
     except ValueError as error:
         sentence = validation_sentence(error) if isinstance(error, ValidationError) else str(error)
         raise ApplicationError(
-            f"the step's order cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
+            f"the step's input cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
         ) from None
     # Only some of many earlier attempts are logged; the last one always is.
-    number = info.attempt + (order.prior[-1].attempt if order.prior else 0)
-    earlier = earlier_attempts(order.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
-    return _Try(order, number, earlier, _cycle_end(info, order))
+    number = info.attempt + (given.prior[-1].attempt if given.prior else 0)
+    earlier = earlier_attempts(given.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
+    return _Try(given, number, earlier, _cycle_end(info, given))
 
 
-def _cycle_end(info: activity.Info, order: StepOrder) -> datetime | None:
+def _cycle_end(info: activity.Info, given: StepInput) -> datetime | None:
     """Return when the time for all attempts ends, by this machine's clock."""
-    deadline = order.step.policy.deadline
+    deadline = given.step.policy.deadline
     if deadline is None:
         return None
     # Both times are the server's, so that a wrong local clock changes nothing.
-    return datetime.now(UTC) + deadline - order.spent - (info.started_time - info.scheduled_time)
+    return datetime.now(UTC) + deadline - given.spent - (info.started_time - info.scheduled_time)
 
 
 def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Redactor) -> BaseModel:
@@ -328,12 +328,12 @@ def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Red
     return validated
 
 
-def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
+def _delay(this: _Try, found: Classification) -> timedelta | None:
     """Return the delay before the next attempt, or None if there is none."""
-    policy = this.order.step.policy
-    if not verdict.retryable or not policy.attempts_left(this.number, verdict.category):
+    policy = this.given.step.policy
+    if not found.retryable or not policy.attempts_left(this.number, found.category):
         return None
-    delay = policy.wait_after(this.number, verdict.category, verdict.retry_after, random.random())  # noqa: S311  # jitter
+    delay = policy.wait_after(this.number, found.category, found.retry_after, random.random())  # noqa: S311  # jitter
     if this.cycle_ends is not None and datetime.now(UTC) + delay >= this.cycle_ends:
         return None
     return delay
@@ -342,19 +342,19 @@ def _delay(this: _Try, verdict: Verdict) -> timedelta | None:
 def _message(error: BaseException, this: _Try, redactor: Redactor) -> str:
     text = error_text(error, redactor)
     if isinstance(error, TimeoutError) and not text:
-        policy = this.order.step.policy
+        policy = this.given.step.policy
         if policy.deadline is not None and this.time_left < policy.timeout:
             return f"the step used up the {policy.deadline.total_seconds():g} s that its policy allows for all attempts"
         return f"the attempt took longer than its deadline of {policy.timeout.total_seconds():g} s"
     return text if isinstance(error, Exception) and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
-def _log_failure(entry: Attempt, verdict: Verdict) -> None:
+def _log_failure(entry: Attempt, found: Classification) -> None:
     fields = {
         "category": entry.category.value,
         "error_type": entry.error_type,
         "error": entry.error,
-        "http_status": verdict.http_status,
+        "http_status": found.http_status,
     }
     if entry.delay is None:
         log.warning("step.exhausted", retryable=False, **fields)

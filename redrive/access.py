@@ -32,7 +32,7 @@ class Right(StrEnum):
     READ = "read"
     PAYLOADS = "payloads"
     START = "start"
-    ORDER = "order"
+    COMMAND = "command"
     TOKENS = "tokens"
 
 

@@ -13,7 +13,16 @@ from pydantic_core import to_json
 
 from redrive.access import Person, named
 from redrive.contracts import Effect, Message, Name, Text255
-from redrive.dead_letters import Discard, LetterOrder, LetterSelection, Mode, Reason, Replay, Resolve, Verb
+from redrive.dead_letters import (
+    Discard,
+    LetterCommand,
+    LetterSelection,
+    Reason,
+    Replay,
+    ReplayOptions,
+    Resolve,
+    Verb,
+)
 
 ITEMS_LIMIT: Final = 100_000
 PAGE_LIMIT: Final = 1000
@@ -45,7 +54,7 @@ class ItemStatus(StrEnum):
 
     PENDING = "PENDING"
     SENDING = "SENDING"
-    ORDERED = "ORDERED"
+    ACCEPTED = "ACCEPTED"
     APPLIED = "APPLIED"
     SKIPPED = "SKIPPED"
     FAILED = "FAILED"
@@ -60,16 +69,13 @@ class BulkControl(StrEnum):
     STOP = "stop"
 
 
-class BulkWish(Message):
+class BulkOptions(ReplayOptions):
     """What to do to which open dead letters of a tenant, with its safety limits."""
 
     verb: BulkVerb
     selection: LetterSelection = LetterSelection()
-    mode: Mode = Mode.FROM_STEP
-    from_step: Name | None = None
-    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on each step's input")
     output: dict[str, Any] | None = Field(default=None, description="what each step would have returned, to resolve")
-    rate: float | None = Field(default=None, gt=0, le=1000, description="orders per second at most; none: no limit")
+    rate: float | None = Field(default=None, gt=0, le=1000, description="commands per second at most; none: no limit")
     parallelism: int = Field(default=20, ge=1, le=500, description="how many may be under way at once")
     canary: int = Field(default=0, ge=0, le=ITEMS_LIMIT, description="how many go first, alone, to their outcome")
     stop_percent: float = Field(default=10.0, ge=0, le=100, description="stop when more than this share fails")
@@ -78,28 +84,27 @@ class BulkWish(Message):
     def _fits_verb(self) -> Self:
         if (self.output is not None) != (self.verb is Verb.RESOLVE):
             raise ValueError("output: belongs to resolve, and to no other verb")
-        replay_only = self.input_patch is not None or self.from_step is not None or self.mode is not Mode.FROM_STEP
-        if replay_only and self.verb is not Verb.REPLAY:
-            raise ValueError("mode, from_step, input_patch: belong to replay, and to no other verb")
+        if self.verb is not Verb.REPLAY and self.options != ReplayOptions().options:
+            raise ValueError(f"{', '.join(ReplayOptions.model_fields)}: belong to replay, and to no other verb")
         return self
 
 
-class BulkOrder(BulkWish):
-    """A wish with its tenant."""
+class BulkCommand(BulkOptions):
+    """A command for many dead letters of one tenant."""
 
     tenant: Name
 
     @property
     def action_hash(self) -> str:
         """A hash of what is done to each item."""
-        return _digest(self.model_dump(mode="json", include={"verb", "mode", "from_step", "input_patch", "output"}))
+        return _digest(self.model_dump(mode="json", include={"verb", "output", *ReplayOptions.model_fields}))
 
 
 class BulkStart(Message):
     """Start a bulk operation as it was planned. The same request id again is the same bulk operation."""
 
     request_id: Text255
-    order: BulkOrder
+    command: BulkCommand
     plan_hash: Text255
     requested_by: Text255
     reason: Reason
@@ -108,14 +113,14 @@ class BulkStart(Message):
     person: Person | None = Field(default=None, description="who answers for it; none: whom `requested_by` names")
 
     @property
-    def eyes(self) -> str:
+    def responsible(self) -> str:
         """Who has seen the plan, and so cannot also approve it."""
         return self.person or named(self.requested_by)
 
     @property
     def bulk_id(self) -> str:
         """The id of the bulk operation, and of its workflow."""
-        return bulk_id_for(self.order.tenant, self.request_id)
+        return bulk_id_for(self.command.tenant, self.request_id)
 
 
 class BulkBegin(Message):
@@ -124,7 +129,7 @@ class BulkBegin(Message):
     action_hash: str
 
 
-class BulkCommand(Message):
+class BulkControlInput(Message):
     """Who pauses, resumes or stops a bulk operation, and why."""
 
     requested_by: Text255
@@ -139,7 +144,7 @@ class BulkProgress(Message):
     total: int = 0
     pending: int = 0
     sending: int = 0
-    ordered: int = Field(default=0, description="accepted; the outcome of the replay is not known yet")
+    accepted: int = Field(default=0, description="accepted; the outcome of the replay is not known yet")
     applied: int = 0
     skipped: int = 0
     failed: int = 0
@@ -151,7 +156,7 @@ class BulkProgress(Message):
     @property
     def under_way(self) -> int:
         """How many commands are being sent or carried out now."""
-        return self.sending + self.ordered
+        return self.sending + self.accepted
 
     @property
     def finished(self) -> bool:
@@ -174,13 +179,13 @@ class BulkAnswer(Message):
     status: BulkStatus | None = None
 
 
-class BulkOrderedControl(Message):
+class BulkControlRequest(Message):
     """A command for a bulk operation, for the worker that carries it out."""
 
     tenant: str
     bulk_id: str
     control: BulkControl
-    command: BulkCommand
+    command: BulkControlInput
 
 
 class PlannedStep(Message):
@@ -205,7 +210,7 @@ class BulkPlan(Message):
     """What a bulk operation would do. Its hash stands for the membership and the command: start it with that."""
 
     hash: str
-    order: BulkOrder = Field(description="as given, with `until` set: what fails later does not belong to it")
+    command: BulkCommand = Field(description="as given, with `until` set: what fails later does not belong to it")
     count: int
     groups: list[PlannedGroup]
     unsafe: list[str] = Field(default=[], description="steps whose effects would be repeated without a key")
@@ -230,7 +235,7 @@ class Approval(Message):
     person: Person | None = Field(default=None, description="who answers for it; none: whom `approved_by` names")
 
     @property
-    def eyes(self) -> str:
+    def responsible(self) -> str:
         """Who approves."""
         return self.person or named(self.approved_by)
 
@@ -284,7 +289,7 @@ class BulkView(Message):
     verb: Verb
     status: BulkStatus
     progress: BulkProgress
-    options: dict[str, Any] = Field(description="what was ordered; of an edit or output only that there is one")
+    options: dict[str, Any] = Field(description="what was accepted; of an edit or output only that there is one")
     plan_hash: str
     request_id: str
     requested_by: str
@@ -305,47 +310,47 @@ def item_request_id(bulk_id: str, letter_id: str) -> str:
     return f"{bulk_id}:{hashlib.sha256(letter_id.encode()).hexdigest()[:16]}"
 
 
-def plan_hash(order: BulkOrder, members: str) -> str:
+def plan_hash(command: BulkCommand, members: str) -> str:
     """Return the hash of a command and its membership, which is given by a digest."""
-    return _digest([order.model_dump(mode="json"), members])[:32]
+    return _digest([command.model_dump(mode="json"), members])[:32]
 
 
-def item_order(start: BulkStart, letter_id: str) -> LetterOrder:
+def item_command(start: BulkStart, letter_id: str) -> LetterCommand:
     """Return the command that an item's dead letter gets."""
-    order = start.order
+    command = start.command
     fields: dict[str, str] = {
         "request_id": item_request_id(start.bulk_id, letter_id),
         "requested_by": start.requested_by,
         "reason": start.reason,
     }
-    match order.verb:
+    match command.verb:
         case Verb.REPLAY:
-            return Replay(**fields, mode=order.mode, from_step=order.from_step, input_patch=order.input_patch)
+            return Replay(**fields, **command.options)
         case Verb.RESOLVE:
-            return Resolve(**fields, output=order.output or {})
+            return Resolve(**fields, output=command.output or {})
         case Verb.DISCARD:
             return Discard(**fields)
 
 
-def room(progress: BulkProgress, order: BulkOrder) -> int:
+def room(progress: BulkProgress, command: BulkCommand) -> int:
     """Return how many more items may be sent now: the canary's first, and no others until its outcome is known."""
     if progress.status is not BulkStatus.RUNNING:
         return 0
     waiting = progress.canary_pending if progress.canary_open else progress.pending
-    return max(0, min(order.parallelism - progress.under_way, waiting))
+    return max(0, min(command.parallelism - progress.under_way, waiting))
 
 
-def stop_reason(progress: BulkProgress, order: BulkOrder) -> str | None:
+def stop_reason(progress: BulkProgress, command: BulkCommand) -> str | None:
     """Say why a bulk operation must stop: too many of the outcomes are failures. Skipped items do not count."""
     known = progress.applied + progress.failed
-    is_judged = progress.canary_open == 0 if order.canary else known >= JUDGED_FROM
-    is_too_much = progress.failed * 100 > order.stop_percent * known
+    is_judged = progress.canary_open == 0 if command.canary else known >= JUDGED_FROM
+    is_too_much = progress.failed * 100 > command.stop_percent * known
     if not (progress.status is BulkStatus.RUNNING and is_judged and is_too_much):
         return None
-    return f"{progress.failed} of {known} failed, more than {order.stop_percent:g} %"
+    return f"{progress.failed} of {known} failed, more than {command.stop_percent:g} %"
 
 
-def other_order(request_id: str) -> str:
+def other_command(request_id: str) -> str:
     """Say that a request id was already used for another command."""
     return f"request {request_id!r} belongs to another bulk operation: give a new request id"
 

@@ -31,8 +31,8 @@ from redrive.bulk import (
     BulkBegin,
     BulkCommand,
     BulkControl,
+    BulkControlInput,
     BulkItems,
-    BulkOrder,
     BulkPlan,
     BulkRequest,
     BulkStart,
@@ -50,7 +50,7 @@ from redrive.errors import (
     BulkRefused,
     InvalidInput,
     PlanChanged,
-    SameEyes,
+    SameApprover,
     TooLarge,
     Unavailable,
     UnsafeEffects,
@@ -69,7 +69,7 @@ _ERRORS = {
         UnsafeEffects,
         ApprovalNeeded,
         ApprovalNotFound,
-        SameEyes,
+        SameApprover,
         InvalidInput,
         BulkNotFound,
     )
@@ -92,15 +92,15 @@ class BulkOperations:
         self._task_queue = task_queue
         self._approvals = approvals
 
-    async def plan(self, order: BulkOrder) -> BulkPlan:
+    async def plan(self, command: BulkCommand) -> BulkPlan:
         """Return what a bulk operation would do; its hash stands for the membership and the command."""
-        document = order.model_dump(mode="json")
+        document = command.model_dump(mode="json")
         problem, size = json_problem(document), json_size(document)
         if problem:
-            raise InvalidInput(f"the order{problem}")
+            raise InvalidInput(f"the command{problem}")
         if size > PAYLOAD_LIMIT:
-            raise TooLarge(f"the order: {size} bytes; the limit is {PAYLOAD_LIMIT}")
-        answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, order)
+            raise TooLarge(f"the command: {size} bytes; the limit is {PAYLOAD_LIMIT}")
+        answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, command)
         if answer.plan is None:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")
         return answer.plan.model_copy(update={"approval_needed": answer.plan.approval_needed or self._approvals})
@@ -137,7 +137,7 @@ class BulkOperations:
         start = _made(
             BulkStart,
             request_id=request_id or new_request_id(),
-            order=plan.order,
+            command=plan.command,
             plan_hash=plan.hash,
             requested_by=requested_by,
             reason=reason,
@@ -168,14 +168,14 @@ class BulkOperations:
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            search_attributes=_tenant_attribute(start.order.tenant),
-            static_summary=f"{start.order.verb} in tenant {start.order.tenant}",
-            priority=turn_of(start.order.tenant),
+            search_attributes=_tenant_attribute(start.command.tenant),
+            static_summary=f"{start.command.verb} in tenant {start.command.tenant}",
+            priority=turn_of(start.command.tenant),
         )
         try:
             answer: BulkAnswer = await self._client.execute_update_with_start_workflow(
                 BulkControl.START.value,
-                BulkBegin(action_hash=start.order.action_hash),
+                BulkBegin(action_hash=start.command.action_hash),
                 start_workflow_operation=operation,
                 result_type=BulkAnswer,
             )
@@ -187,20 +187,20 @@ class BulkOperations:
 
     async def pause(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """Send nothing more for now; commands under way finish."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        command = _made(BulkControlInput, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.PAUSE, command)
 
     async def resume(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """Continue after a pause."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        command = _made(BulkControlInput, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.RESUME, command)
 
     async def stop(self, bulk_id: str, *, tenant: str, requested_by: str, reason: str) -> BulkAnswer:
         """End it: commands under way finish, the rest is skipped."""
-        command = _made(BulkCommand, tenant=tenant, requested_by=requested_by, reason=reason)
+        command = _made(BulkControlInput, tenant=tenant, requested_by=requested_by, reason=reason)
         return await self._control(bulk_id, BulkControl.STOP, command)
 
-    async def _control(self, bulk_id: str, control: BulkControl, command: BulkCommand) -> BulkAnswer:
+    async def _control(self, bulk_id: str, control: BulkControl, command: BulkControlInput) -> BulkAnswer:
         try:
             answer: BulkAnswer = await self._client.get_workflow_handle(bulk_id).execute_update(
                 control.value, command, result_type=BulkAnswer, rpc_timeout=ANSWER_TIMEOUT

@@ -98,7 +98,7 @@ NETWORK_ERRNOS: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Classification:
     """What an error means for the next attempt."""
 
     category: Category
@@ -107,13 +107,13 @@ class Verdict:
     http_status: int | None = None
 
 
-def classify(error: BaseException, policy: RetryPolicy) -> Verdict:
+def classify(error: BaseException, policy: RetryPolicy) -> Classification:
     """Return an error's category and whether, under this policy, it is worth another attempt.
 
     The most hopeless member of a group of errors decides.
     """
-    verdicts = [_verdict(member, policy) for member in _members(error)]
-    return next((verdict for verdict in verdicts if not verdict.retryable), verdicts[0])
+    all_found = [_classification(member, policy) for member in _members(error)]
+    return next((found for found in all_found if not found.retryable), all_found[0])
 
 
 def category_of(error: BaseException) -> Category:
@@ -181,10 +181,10 @@ def _parse_date(text: str) -> datetime | None:
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
-def _verdict(error: BaseException, policy: RetryPolicy) -> Verdict:
+def _classification(error: BaseException, policy: RetryPolicy) -> Classification:
     known = next((link for link in _causes(error) if category_of(link) is not Category.UNKNOWN), error)
     category = category_of(known)
-    return Verdict(category, _is_retryable(error, category, policy), _retry_after(known), _status(known))
+    return Classification(category, _is_retryable(error, category, policy), _retry_after(known), _status(known))
 
 
 def _is_retryable(error: BaseException, category: Category, policy: RetryPolicy) -> bool:

@@ -126,7 +126,7 @@ class Redrive:
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
         check_identifiers(key=key, correlation_id=correlation_id, user_id=user_id)
-        order = validated_run_input(
+        run = validated_run_input(
             pipeline=name,
             payload=document,
             tenant=tenant,
@@ -137,35 +137,35 @@ class Redrive:
         )
         if name in self._registry.pipelines:
             # Before a key is claimed for what cannot run. Without the code here, a worker has to check.
-            order.steps = self._registry.resolve(name, document)
+            run.steps = self._registry.resolve(name, document)
         with span("run.start", "client", pipeline=name, tenant_id=tenant):
-            started = await self._start(order) if key is None else await self._keyed.start(order, ttl)
+            started = await self._start(run) if key is None else await self._keyed.start(run, ttl)
             note(run_id=started.run_id)
         return started
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
         """Return the steps that a run would have, or raise InvalidInput if it could never start."""
         document = check_payload(payload)
-        order = validated_run_input(pipeline=pipeline, payload=document)
+        run = validated_run_input(pipeline=pipeline, payload=document)
         if pipeline in self._registry.pipelines:
             return self._registry.resolve(pipeline, document)
-        return await self._steps(order)
+        return await self._steps(run)
 
-    async def _steps(self, order: RunInput) -> list[StepSnapshot]:
+    async def _steps(self, run: RunInput) -> list[StepSnapshot]:
         """Return the pipeline's steps: from this process if it has the code, else from a worker."""
-        if order.steps is not None:
-            return order.steps
-        request = ResolveRequest(pipeline=order.pipeline, payload=order.payload)
+        if run.steps is not None:
+            return run.steps
+        request = ResolveRequest(pipeline=run.pipeline, payload=run.payload)
         resolution: Resolution = await self._ask(Workflow.RESOLVE_PIPELINE, Resolution, request)
         if resolution.problem:
             raise _ERRORS.get(resolution.code or "", InvalidInput)(resolution.problem)
         return resolution.steps
 
-    async def _start(self, order: RunInput) -> StartedRun:
+    async def _start(self, run: RunInput) -> StartedRun:
         run_id = new_run_id()
-        order.steps = await self._steps(order)
+        run.steps = await self._steps(run)
         try:
-            await start_run(self._client, self._task_queue, run_id, order)
+            await start_run(self._client, self._task_queue, run_id, run)
         except RPCError as error:
             raise unavailable(error) from error
         # If Temporal already knows a new id, it is this same start, retried on the way.

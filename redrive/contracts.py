@@ -76,15 +76,15 @@ class Activity(StrEnum):
     REPORT_EXHAUSTED = "report_exhausted"
     SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"
-    RECORD_ORDER = "record_order"
-    CHECK_ORDER = "check_order"
+    RECORD_COMMAND = "record_command"
+    CHECK_COMMAND = "check_command"
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
     RECORD_CONTINUE = "record_continue"
     LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
     SWEEP_RETRIES = "sweep_retries"
-    TAKE_HELD_BACK = "take_held_back"
+    TAKE_SUPPRESSED = "take_suppressed"
     EXPIRE_KEYS = "expire_keys"
     PLAN_BULK = "plan_bulk"
     APPROVE_BULK = "approve_bulk"
@@ -187,7 +187,7 @@ class FailedCycle(Message):
     message: str
     stack: str = ""
     attempts: list[Attempt]
-    generation: str = Field(default="", description="build id of the worker that made the last try")
+    build_id: str = Field(default="", description="build id of the worker that made the last try")
 
 
 class StepSnapshot(Message):
@@ -227,7 +227,9 @@ class RunState(Message):
     versions: dict[str, int] = Field(
         default_factory=dict, description="how often a step's input was changed by edits: a part of its keys"
     )
-    letters: dict[str, str | None] = Field(default_factory=dict, description="open dead letters: step, order under way")
+    letters: dict[str, str | None] = Field(
+        default_factory=dict, description="open dead letters: step, command under way"
+    )
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
 
 
@@ -354,7 +356,7 @@ class LastStep(Message):
     claim: KeyClaim | None = Field(default=None, description="given when the run is the one of its key")
 
 
-class StepOrder(Message):
+class StepInput(Message):
     """The step input: what a worker needs for an attempt."""
 
     run_id: str
@@ -364,8 +366,8 @@ class StepOrder(Message):
     cycle: int = 1
     version: int = Field(default=0, description="how often its input was changed by edits: a part of its keys")
     document: dict[str, Any]
-    prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this order")
-    spent: timedelta = Field(default=timedelta(0), description="of the deadline, before this order")
+    prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this activity")
+    spent: timedelta = Field(default=timedelta(0), description="of the deadline, before this activity")
     correlation_id: str
     user_id: str | None = None
     event_id: str | None = None
@@ -420,7 +422,7 @@ class Catalog(Message):
 
     modules: list[ModuleView]
     pipelines: list[PipelineView]
-    generation: str
+    build_id: str
 
 
 class AttemptError(Message):
@@ -429,10 +431,10 @@ class AttemptError(Message):
     attempts: list[Attempt]
     error_type: str
     stack: str = ""
-    generation: str = ""
+    build_id: str = ""
 
 
-class SweepOrder(Message):
+class SweepInput(Message):
     """Which tenant's retries a sweep sends, and how long one of its activities runs."""
 
     tenant: Name

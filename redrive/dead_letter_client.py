@@ -21,9 +21,9 @@ from redrive.dead_letters import (
     Answer,
     Continue,
     Discard,
+    LetterCommand,
     LetterId,
     LetterInput,
-    LetterOrder,
     Mode,
     Replay,
     Resolve,
@@ -37,7 +37,7 @@ from redrive.keys import new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=15)
 RETRY_INTERVAL = timedelta(milliseconds=200)
-OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart, Continue)
+CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart, Continue)
 
 # The dead letter has just ended, a worker failed, or it has ten updates in flight, which is Temporal's limit.
 _NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
@@ -76,42 +76,42 @@ class DeadLetters:
     ) -> Answer:
         """Run the dead step again: the same run continues in place."""
         fields = _identity(requested_by, reason, request_id)
-        order = _made(Replay, **fields, mode=mode, from_step=from_step, input_patch=input_patch, policy=policy)
-        return await self.order(letter, order)
+        command = _made(Replay, **fields, mode=mode, from_step=from_step, input_patch=input_patch, policy=policy)
+        return await self.send(letter, command)
 
     async def resolve(
         self, letter: LetterId, *, output: dict[str, Any], requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
         """Let the run continue as if the step had returned this output."""
-        return await self.order(letter, _made(Resolve, **_identity(requested_by, reason, request_id), output=output))
+        return await self.send(letter, _made(Resolve, **_identity(requested_by, reason, request_id), output=output))
 
     async def discard(
         self, letter: LetterId, *, requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
         """Discard it: the run ends FAILED."""
-        return await self.order(letter, _made(Discard, **_identity(requested_by, reason, request_id)))
+        return await self.send(letter, _made(Discard, **_identity(requested_by, reason, request_id)))
 
     async def restart(
         self, letter: LetterId, *, requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
         """Start a new run from the dead step, if the dead letter's run is gone."""
-        return await self.order(letter, _made(Restart, **_identity(requested_by, reason, request_id)))
+        return await self.send(letter, _made(Restart, **_identity(requested_by, reason, request_id)))
 
-    async def order(self, letter: LetterId, order: LetterOrder) -> Answer:
+    async def send(self, letter: LetterId, command: LetterCommand) -> Answer:
         """Send a command and return the answer. A dead letter that was closed long ago also answers."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
                 while True:
                     with contextlib.suppress(_NotReady):
-                        return await self._give(letter, order)
+                        return await self._give(letter, command)
                     await asyncio.sleep(RETRY_INTERVAL.total_seconds())
         except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
             raise Unavailable(
-                f"no answer to order {order.request_id!r} ({type(error).__name__}): it may be carried out yet; "
+                f"no answer to command {command.request_id!r} ({type(error).__name__}): it may be carried out yet; "
                 "give it again with the same request id"
             ) from error
 
-    async def _give(self, letter: LetterId, order: LetterOrder) -> Answer:
+    async def _give(self, letter: LetterId, command: LetterCommand) -> Answer:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             Workflow.DEAD_LETTER,
             LetterInput(letter=letter),
@@ -123,9 +123,9 @@ class DeadLetters:
         started = asyncio.create_task(operation.workflow_handle())
         try:
             answer: Answer = await self._client.execute_update_with_start_workflow(
-                order.verb.value,
-                order,
-                id=order.request_id,
+                command.verb.value,
+                command,
+                id=command.request_id,
                 start_workflow_operation=operation,
                 result_type=Answer,
             )
@@ -140,11 +140,11 @@ class DeadLetters:
 
     async def go_on(self, run_id: str, *, requested_by: str, reason: str, request_id: str | None = None) -> Answer:
         """Let a PARTIAL run continue with its later steps (`continue`)."""
-        order = _made(Continue, **_identity(requested_by, reason, request_id))
+        command = _made(Continue, **_identity(requested_by, reason, request_id))
         handle = self._client.get_workflow_handle(run_id)
         try:
             answer: Answer = await handle.execute_update(
-                order.verb.value, order, id=order.request_id, result_type=Answer, rpc_timeout=ANSWER_TIMEOUT
+                command.verb.value, command, id=command.request_id, result_type=Answer, rpc_timeout=ANSWER_TIMEOUT
             )
         except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
             raise _run_error(run_id, error) from error
@@ -172,7 +172,7 @@ def _identity(requested_by: str, reason: str, request_id: str | None) -> dict[st
     return {"requested_by": requested_by, "reason": reason, "request_id": request_id or new_request_id()}
 
 
-def _made(kind: type[OrderType], **fields: Any) -> OrderType:
+def _made(kind: type[CommandType], **fields: Any) -> CommandType:
     try:
         return kind(**fields)
     except ValidationError as error:

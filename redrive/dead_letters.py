@@ -33,7 +33,7 @@ SNAPSHOT_LIMIT: Final = 64 * 1024
 LETTERS_LIMIT: Final = 1000
 ANSWERS_KEPT: Final = 100
 PROBLEM_LIMIT: Final = 1024
-ORDER_LIMIT: Final = PAYLOAD_LIMIT + 64 * 1024
+COMMAND_LIMIT: Final = PAYLOAD_LIMIT + 64 * 1024
 
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)]
 
@@ -67,10 +67,10 @@ class LetterSignal(StrEnum):
     OUTCOME = "outcome"
 
 
-class OwnerSignal(StrEnum):
+class RunSignal(StrEnum):
     """Signals of a run that has dead letters: an accepted command, and a request to report where it is parked."""
 
-    ORDER = "order"
+    COMMAND = "command"
     REPORT = "report"
 
 
@@ -84,58 +84,68 @@ class Verb(StrEnum):
     CONTINUE = "continue"
 
 
-class _Order(Message):
-    request_id: Text255 = Field(description="the same id again is the same order, and gets the first answer")
+class _Command(Message):
+    request_id: Text255 = Field(description="the same id again is the same command, and gets the first answer")
     requested_by: Text255
     reason: Reason
 
 
-class Replay(_Order):
+class ReplayOptions(Message):
+    """How a step is replayed."""
+
+    mode: Mode = Field(default=Mode.FROM_STEP, description="STEP_ONLY: the dead step alone; then the run waits")
+    from_step: Name | None = Field(default=None, description="at or before the dead one; none: the dead one")
+    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on the step's input")
+    policy: dict[str, Any] | None = Field(default=None, description="fields of the retry policy, for this cycle")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """These options alone, of whatever message has them."""
+        return {name: getattr(self, name) for name in ReplayOptions.model_fields}
+
+
+class Replay(ReplayOptions, _Command):
     """Run a parked step again."""
 
     verb: Literal[Verb.REPLAY] = Verb.REPLAY
-    mode: Mode = Mode.FROM_STEP
-    from_step: Name | None = Field(default=None, description="at or before the failed one; none: the failed one")
-    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on the step's input")
-    policy: dict[str, Any] | None = Field(default=None, description="fields of the policy to change for this cycle")
 
 
-class Resolve(_Order):
+class Resolve(_Command):
     """Let the run continue as if the step had returned this output."""
 
     verb: Literal[Verb.RESOLVE] = Verb.RESOLVE
     output: dict[str, Any]
 
 
-class Discard(_Order):
+class Discard(_Command):
     """Discard the dead letter: the run ends FAILED."""
 
     verb: Literal[Verb.DISCARD] = Verb.DISCARD
 
 
-class Restart(_Order):
+class Restart(_Command):
     """Start a new run from the failed step, if the dead letter's run is gone."""
 
     verb: Literal[Verb.RESTART] = Verb.RESTART
 
 
-class Continue(_Order):
+class Continue(_Command):
     """Let a run that stopped after a STEP_ONLY replay continue with its later steps."""
 
     verb: Literal[Verb.CONTINUE] = Verb.CONTINUE
 
 
-LetterOrder = Replay | Resolve | Discard | Restart
-Order = LetterOrder | Continue
-ORDERS: Final[TypeAdapter[Order]] = TypeAdapter(Annotated[Order, Field(discriminator="verb")])
+LetterCommand = Replay | Resolve | Discard | Restart
+Command = LetterCommand | Continue
+COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(Annotated[Command, Field(discriminator="verb")])
 
 
-class OwnerOrder(Message):
+class RunCommand(Message):
     """An accepted command as its run gets it. It may arrive twice: it is valid for this cycle of this step only."""
 
     step: str
     cycle: int
-    order: LetterOrder = Field(discriminator="verb")
+    command: LetterCommand = Field(discriminator="verb")
     proof: str = Field(default="", description="made by the transaction that accepted it; the run has it checked")
 
 
@@ -193,7 +203,7 @@ class LetterFilter(LetterSelection):
         return LetterFilter(**{name: getattr(self, name) for name in LetterFilter.model_fields} | {"tenant": tenant})
 
 
-class HandedOrder(Message):
+class ReceivedCommand(Message):
     """What a run checks of a command that it got: whether the record accepted it."""
 
     letter: LetterId
@@ -232,7 +242,7 @@ class Exhausted(Message):
     claim: KeyClaim | None = None
     started_at: Moment = Field(description="when the run began")
     at: Moment
-    again: bool = Field(default=False, description="told before; the run is parked there still and has no order")
+    again: bool = Field(default=False, description="told before; the run is parked there still and has no command")
 
 
 class Ending(StrEnum):
@@ -280,8 +290,8 @@ class LetterState(Message):
     replays: int = 0
     blocked_by: str | None = None
     orphaned: bool = False
-    order: LetterOrder | None = Field(
-        default=None, discriminator="verb", description="the order that was handed to the run, until its outcome"
+    command: LetterCommand | None = Field(
+        default=None, discriminator="verb", description="the command that was handed to the run, until its outcome"
     )
     exists: bool = True
     answers: dict[str, Answer] = Field(default_factory=dict)
@@ -294,7 +304,7 @@ class LetterInput(Message):
     state: LetterState | None = None
 
 
-class MalformedOrder(Message):
+class MalformedCommand(Message):
     """A command, or another message, that could not be read."""
 
     verb: str = Field(description="the name of the signal or update")
@@ -333,7 +343,7 @@ class LetterRecorded(Message):
     alert: Alert | None = None
 
 
-class OrderRecorded(Message):
+class CommandRecorded(Message):
     """The answer to a command, and whether it is carried out now."""
 
     answer: Answer
@@ -348,42 +358,42 @@ class OutcomeRequest(Message):
     outcome: Outcome
 
 
-class OrderRequest(Message):
+class CommandRequest(Message):
     """A command, and the state of its dead letter."""
 
     letter: LetterId
-    order: LetterOrder = Field(discriminator="verb")
+    command: LetterCommand = Field(discriminator="verb")
     refusal: str | None
     status: LetterStatus
     cycle: int = Field(description="the cycle that the record tells of")
 
 
-def refusal(state: LetterState, order: LetterOrder, max_replays: int = MAX_REPLAYS) -> str | None:
+def refusal(state: LetterState, command: LetterCommand, max_replays: int = MAX_REPLAYS) -> str | None:
     """Say why a dead letter cannot take a command now, or None. What only the run knows is checked with the run."""
     if not state.exists:
         return f"step {state.letter.step!r} of run {state.letter.run_id!r} has no dead letter"
     if state.status.closed:
-        return f"the dead letter is {state.status}: there is nothing left to {order.verb}"
+        return f"the dead letter is {state.status}: there is nothing left to {command.verb}"
     if state.status is LetterStatus.REPLAYING:
-        by = f" (order {state.order.request_id!r} of {state.order.requested_by!r})" if state.order else ""
+        by = f" (command {state.command.request_id!r} of {state.command.requested_by!r})" if state.command else ""
         return f"a replay is under way{by}: wait for its outcome"
     # A discard is left to the check with the run: a run that is gone blocks nothing.
-    if state.blocked_by and not isinstance(order, Discard):
-        return f"the earlier step {state.blocked_by!r} of the run is dead: order on its dead letter first"
-    return _replay_refusal(state, order, max_replays) if isinstance(order, Replay) else None
+    if state.blocked_by and not isinstance(command, Discard):
+        return f"the earlier step {state.blocked_by!r} of the run is dead: send a command to its dead letter first"
+    return _replay_refusal(state, command, max_replays) if isinstance(command, Replay) else None
 
 
-def _replay_refusal(state: LetterState, order: Replay, max_replays: int) -> str | None:
+def _replay_refusal(state: LetterState, command: Replay, max_replays: int) -> str | None:
     if state.replays >= max_replays:
         return f"replayed {state.replays} times already, the limit: resolve or discard it"
-    if order.from_step not in {None, state.letter.step} and order.mode is Mode.STEP_ONLY:
-        return f"from_step {order.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
+    if command.from_step not in {None, state.letter.step} and command.mode is Mode.STEP_ONLY:
+        return f"from_step {command.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
     return None
 
 
-def status_after(order: LetterOrder) -> LetterStatus:
+def status_after(command: LetterCommand) -> LetterStatus:
     """Return the status after an accepted command."""
-    match order:
+    match command:
         case Replay():
             return LetterStatus.REPLAYING
         case Resolve() | Restart():
@@ -392,9 +402,9 @@ def status_after(order: LetterOrder) -> LetterStatus:
             return LetterStatus.DISCARDED
 
 
-def run_status_after(order: LetterOrder, *, is_last: bool) -> RunStatus:
+def run_status_after(command: LetterCommand, *, is_last: bool) -> RunStatus:
     """Return the run's status after an accepted command, for a step that is its last one or not."""
-    match order:
+    match command:
         case Replay():
             return RunStatus.RUNNING
         case Resolve():

@@ -227,7 +227,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def patched(document: dict[str, Any], patches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Apply edits in sequence. (They cannot be merged: a patch cannot express "replace this object".)"""
+    """Apply edits in sequence. (They cannot be merged: a patch cannot deadline_pool "replace this object".)"""
     for patch in patches:
         document = merge_patch(document, patch)
     return document

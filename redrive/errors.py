@@ -10,7 +10,7 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── LetterNotFound
 ├── EventNotFound
 ├── MessageNotFound
-├── OrderRefused             a command was refused; nothing was changed
+├── CommandRefused             a command was refused; nothing was changed
 ├── VersionChanged           the record has changed meanwhile; nothing was changed
 ├── BulkNotFound
 ├── BulkRefused              a bulk operation does not start, or does not take a command
@@ -18,7 +18,7 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   ├── UnsafeEffects
 │   └── ApprovalNeeded
 ├── ApprovalNotFound         no plan waits for approval under that hash
-├── SameEyes                 who asked for an approval cannot give it
+├── SameApprover                 who asked for an approval cannot give it
 ├── RunFailed                the awaited run ended FAILED
 ├── RunCanceled              the awaited run ended CANCELED
 ├── KeyNotFound
@@ -128,10 +128,10 @@ class MessageNotFound(RedriveError):
     code = "message_not_found"
 
 
-class OrderRefused(RedriveError):
+class CommandRefused(RedriveError):
     """A command was refused; nothing was changed."""
 
-    code = "order_refused"
+    code = "command_refused"
 
 
 class VersionChanged(RedriveError):
@@ -180,7 +180,7 @@ class ApprovalNotFound(RedriveError):
     code = "approval_not_found"
 
 
-class SameEyes(RedriveError):
+class SameApprover(RedriveError):
     """Whoever asked for an approval cannot give it, with whichever token."""
 
     code = "same_eyes"

@@ -43,7 +43,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Idempotent by definition (RFC 9110, 9.2.2), so they need no key for a retry.
 _IDEMPOTENT_METHODS: Final = _SAFE_METHODS | {"PUT", "DELETE"}
 # The body of an error is worth a moment, not the rest of the deadline: its status already says what to do.
-_EXCERPT_PATIENCE: Final = 1.0
+_EXCERPT_TIMEOUT: Final = 1.0
 _EXCERPT_BYTES: Final = 4 * EXCERPT_LIMIT
 # The call's own deadline has the better message, so it must fire before the one around the attempt.
 _GRACE: Final = timedelta(seconds=1)
@@ -351,7 +351,7 @@ class ServiceClient:
             return ""
         body = bytearray()
         with suppress(TimeoutError, httpx.HTTPError):
-            async with asyncio.timeout(_EXCERPT_PATIENCE):
+            async with asyncio.timeout(_EXCERPT_TIMEOUT):
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) >= _EXCERPT_BYTES:

@@ -43,7 +43,7 @@ class Metrics:
         """Count an item of a bulk operation that has ended: APPLIED, SKIPPED or FAILED."""
         self._bulk_items.add(1, {"verb": verb, "status": status})
 
-    def stock(self, by_status: dict[str, int], oldest: timedelta, retrying: int) -> None:
+    def backlog(self, by_status: dict[str, int], oldest: timedelta, retrying: int) -> None:
         """Set the number of dead letters, the age of the oldest open one, and the number of steps in retry."""
         for status, count in by_status.items():
             self._letters.set(count, {"status": status})

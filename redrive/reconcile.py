@@ -25,7 +25,7 @@ from redrive.visibility import runs_query, summary
 
 # How long a record, or a run's last report, may be on its way.
 GRACE: Final = 2.0
-MENDING_PATIENCE: Final = 15.0
+REPAIR_TIMEOUT: Final = 15.0
 _INTERVAL: Final = 0.25
 _AT_ONCE: Final = 4
 _PAGE: Final = 500
@@ -37,7 +37,7 @@ class Kind(StrEnum):
     """What is wrong."""
 
     NO_RECORD = "no_record"
-    ORDER_LOST = "order_lost"
+    COMMAND_LOST = "command_lost"
     OUTCOME_LOST = "outcome_lost"
     RUN_GONE = "run_gone"
     NO_ANSWER = "no_answer"
@@ -155,15 +155,15 @@ class Reconciliation:
             about = f"the run is parked in cycle {cycle}, its record tells of cycle {record.cycle}"
             return _problem(Kind.NO_RECORD, letter, about)
         if record.status is not LetterStatus.PENDING:
-            about = f"the run is parked, its record is {record.status.value}: the order did not reach the run"
-            return _problem(Kind.ORDER_LOST, letter, about)
+            about = f"the run is parked, its record is {record.status.value}: the command did not reach the run"
+            return _problem(Kind.COMMAND_LOST, letter, about)
         return None
 
     async def _have_it_reported(self, problem: Problem) -> bool:
         """Let the run report to its dead letter again, and wait until the record is updated."""
         if not await ask_to_report(self._client, problem.run_id):
             return True
-        give_up = asyncio.get_running_loop().time() + MENDING_PATIENCE
+        give_up = asyncio.get_running_loop().time() + REPAIR_TIMEOUT
         while asyncio.get_running_loop().time() < give_up:
             try:
                 parked = await read_parked(self._client, problem.run_id)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from redrive.classify import Verdict, classify
+from redrive.classify import Classification, classify
 from redrive.logs import Log, get_logger
 from redrive.policy import SERVICE_CALL, RetryPolicy
 
 T = TypeVar("T")
-Classifier = Callable[[BaseException, RetryPolicy], Verdict]
+Classifier = Callable[[BaseException, RetryPolicy], Classification]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ async def with_retry(
         try:
             result = await _try_once(operation, fn, attempt, key, clock.start_attempt())
         except Exception as error:
-            verdict = classify(error, policy)
-            facts = _facts(error, verdict, attempt, policy) | {"latency_ms": clock.latency_ms}
-            delay = _next_delay(verdict, attempt, policy, clock.left)
+            found = classify(error, policy)
+            facts = _facts(error, found, attempt, policy) | {"latency_ms": clock.latency_ms}
+            delay = _next_delay(found, attempt, policy, clock.left)
             if delay is None:
                 log.warning("call.failed", **facts)
                 raise
@@ -102,22 +102,22 @@ async def _try_once(
         raise TimeoutError(f"{operation}: attempt {attempt} was stopped after {timeout.total_seconds():g} s") from error
 
 
-def _next_delay(verdict: Verdict, attempt: int, policy: RetryPolicy, left: timedelta | None) -> timedelta | None:
+def _next_delay(found: Classification, attempt: int, policy: RetryPolicy, left: timedelta | None) -> timedelta | None:
     """Return the delay before the next attempt, or None if there is none."""
-    if not verdict.retryable or not policy.attempts_left(attempt, verdict.category):
+    if not found.retryable or not policy.attempts_left(attempt, found.category):
         return None
     draw = random.random()  # noqa: S311 - spreads load, keeps no secret
-    delay = policy.wait_after(attempt, verdict.category, verdict.retry_after, draw)
+    delay = policy.wait_after(attempt, found.category, found.retry_after, draw)
     return delay if left is None or delay < left else None
 
 
-def _facts(error: Exception, verdict: Verdict, attempt: int, policy: RetryPolicy) -> dict[str, Any]:
+def _facts(error: Exception, found: Classification, attempt: int, policy: RetryPolicy) -> dict[str, Any]:
     return {
         "attempt": attempt,
-        "max_attempts": policy.curve_for(verdict.category).max_attempts,
-        "category": verdict.category,
-        "retryable": verdict.retryable,
-        "http_status": verdict.http_status,
+        "max_attempts": policy.curve_for(found.category).max_attempts,
+        "category": found.category,
+        "retryable": found.retryable,
+        "http_status": found.http_status,
         "error_type": type(error).__name__,
         "error": str(error),
     }

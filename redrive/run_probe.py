@@ -8,7 +8,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFail
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import Query, StepState
-from redrive.dead_letters import LetterId, OwnerSignal, RunDocument
+from redrive.dead_letters import LetterId, RunDocument, RunSignal
 from redrive.errors import Unavailable
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
@@ -67,7 +67,7 @@ async def ask_to_report(client: Client, run_id: str) -> bool:
     before, it is carried out instead.
     """
     try:
-        await client.get_workflow_handle(run_id).signal(OwnerSignal.REPORT)
+        await client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise

@@ -23,19 +23,19 @@ _TENANT, _PIPELINE, _STATUS = (
 )
 
 
-async def start_run(client: Client, task_queue: str, run_id: str, order: RunInput) -> bool:
+async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput) -> bool:
     """Start a run, and return whether it is new: a run id is used once, even after the run has ended."""
     try:
         await client.start_workflow(
             Workflow.MODULE_RUN,
-            order,
+            run,
             id=run_id,
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            search_attributes=_search_attributes(order),
-            static_summary=f"{order.pipeline} of tenant {order.tenant}",
-            priority=turn_of(order.tenant),
+            search_attributes=_search_attributes(run),
+            static_summary=f"{run.pipeline} of tenant {run.tenant}",
+            priority=turn_of(run.tenant),
             rpc_timeout=START_TIMEOUT,
         )
     except WorkflowAlreadyStartedError:
@@ -43,11 +43,11 @@ async def start_run(client: Client, task_queue: str, run_id: str, order: RunInpu
     return True
 
 
-def _search_attributes(order: RunInput) -> TypedSearchAttributes:
+def _search_attributes(run: RunInput) -> TypedSearchAttributes:
     return TypedSearchAttributes(
         [
-            SearchAttributePair(_TENANT, order.tenant),
-            SearchAttributePair(_PIPELINE, order.pipeline),
+            SearchAttributePair(_TENANT, run.tenant),
+            SearchAttributePair(_PIPELINE, run.pipeline),
             SearchAttributePair(_STATUS, RunStatus.RUNNING),
         ]
     )

@@ -3,7 +3,7 @@
 import math
 
 
-class Pace:
+class TokenBucket:
     """A bucket that fills at the rate and holds one second of it, or one.
 
     It begins with what has accumulated since anybody last took something; with one if nobody ever did.

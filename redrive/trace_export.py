@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status
 
 # A collector that is down must not delay a command, or a worker that is told to stop.
-_PATIENCE: Final = 2.0
+_TIMEOUT: Final = 2.0
 _EXCEPTION: Final = "exception"
 _EXCEPTION_TYPE: Final = "exception.type"
 
@@ -31,7 +31,7 @@ def finish() -> None:
     if isinstance(provider, TracerProvider):
         last = threading.Thread(target=provider.shutdown, daemon=True)
         last.start()
-        last.join(_PATIENCE)
+        last.join(_TIMEOUT)
 
 
 class PlainExporter(OTLPSpanExporter):

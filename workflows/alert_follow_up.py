@@ -27,7 +27,7 @@ class AlertFollowUp:
     async def run(self, raw: RawValue = NOTHING) -> int:
         given = read_input(FollowUp, raw)
         count: int = await workflow.execute_activity(
-            Activity.TAKE_HELD_BACK,
+            Activity.TAKE_SUPPRESSED,
             given,
             result_type=int,
             start_to_close_timeout=COUNT_TIMEOUT,

@@ -10,8 +10,8 @@ with workflow.unsafe.imports_passed_through():
     from redrive.bulk import (
         Approval,
         ApprovalAnswer,
+        BulkCommand,
         BulkItems,
-        BulkOrder,
         BulkRequest,
         BulkView,
         ItemsRequest,
@@ -29,7 +29,7 @@ class PlanBulk:
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> PlanAnswer:
-        answer: PlanAnswer = await _ask(Activity.PLAN_BULK, read_input(BulkOrder, raw), PlanAnswer)
+        answer: PlanAnswer = await _ask(Activity.PLAN_BULK, read_input(BulkCommand, raw), PlanAnswer)
         return answer
 
 

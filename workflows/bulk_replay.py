@@ -15,13 +15,13 @@ with workflow.unsafe.imports_passed_through():
     from redrive.bulk import (
         BulkAnswer,
         BulkBegin,
-        BulkCommand,
         BulkControl,
-        BulkOrderedControl,
+        BulkControlInput,
+        BulkControlRequest,
         BulkProgress,
         BulkStart,
         BulkStatus,
-        other_order,
+        other_command,
         stop_reason,
     )
     from redrive.contracts import Activity, Workflow
@@ -69,7 +69,7 @@ class BulkReplay:
         while True:
             progress = await self._leg()
             workflow.set_current_details(bulk_details(self._start, progress))
-            why = stop_reason(progress, self._start.order)
+            why = stop_reason(progress, self._start.command)
             if why:
                 await self._stop(why)
             elif progress.finished:
@@ -96,7 +96,7 @@ class BulkReplay:
         return progress
 
     async def _stop(self, why: str) -> None:
-        await self._control(BulkControl.STOP, BulkCommand(requested_by=SYSTEM, reason=why))
+        await self._control(BulkControl.STOP, BulkControlInput(requested_by=SYSTEM, reason=why))
 
     # Abandoned only by an operation that could not read its input: any other one waits for them.
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
@@ -119,22 +119,22 @@ class BulkReplay:
             return self._refused(f"{name[:64]!r} is not a command; there are pause, resume and stop")
         if name == BulkControl.START:
             return self._begun(self._opened, read_message(BulkBegin, arguments))
-        command = read_message(BulkCommand, arguments)
+        command = read_message(BulkControlInput, arguments)
         if isinstance(command, str):
             return self._refused(command)
-        if command.tenant not in {None, self._start.order.tenant}:
+        if command.tenant not in {None, self._start.command.tenant}:
             return self._refused(f"tenant {command.tenant!r} has no such bulk operation", code=BulkNotFound.code)
         return await self._control(BulkControl(name), command)
 
     def _begun(self, opened: BulkAnswer, asked: BulkBegin | str) -> BulkAnswer:
         if isinstance(asked, str):
             return self._refused(asked)
-        is_this = asked.action_hash == self._start.order.action_hash
-        return opened if is_this else self._refused(other_order(self._start.request_id))
+        is_this = asked.action_hash == self._start.command.action_hash
+        return opened if is_this else self._refused(other_command(self._start.request_id))
 
-    async def _control(self, control: BulkControl, command: BulkCommand) -> BulkAnswer:
-        given = BulkOrderedControl(
-            tenant=self._start.order.tenant, bulk_id=self._start.bulk_id, control=control, command=command
+    async def _control(self, control: BulkControl, command: BulkControlInput) -> BulkAnswer:
+        given = BulkControlRequest(
+            tenant=self._start.command.tenant, bulk_id=self._start.bulk_id, control=control, command=command
         )
         answer: BulkAnswer = await self._do(Activity.CONTROL_BULK, given, returns=BulkAnswer)
         self._status = answer.status or self._status

@@ -19,19 +19,19 @@ with workflow.unsafe.imports_passed_through():
         PROBLEM_LIMIT,
         Alert,
         Answer,
+        Command,
+        CommandRecorded,
+        CommandRequest,
         Continue,
         Discard,
         Exhausted,
+        LetterCommand,
         LetterInput,
-        LetterOrder,
         LetterRecorded,
         LetterSignal,
         LetterState,
         LetterStatus,
-        MalformedOrder,
-        Order,
-        OrderRecorded,
-        OrderRequest,
+        MalformedCommand,
         Outcome,
         OutcomeRequest,
         Replay,
@@ -43,7 +43,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from redrive.workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
     from redrive.workflows.details import letter_details
-    from redrive.workflows.inputs import NOTHING, read_input, read_message, read_order
+    from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message
     from redrive.workflows.records import work_with_record
 
 
@@ -57,7 +57,7 @@ class DeadLetter:
     def __init__(self) -> None:
         self._begun = False
         self._loaded = False
-        self._inbox: deque[Exhausted | Outcome | LetterOrder | MalformedOrder] = deque()
+        self._inbox: deque[Exhausted | Outcome | LetterCommand | MalformedCommand] = deque()
         self._alerts: set[asyncio.Task[None]] = set()
 
     @workflow.run
@@ -92,46 +92,46 @@ class DeadLetter:
             case LetterSignal.OUTCOME:
                 self._note(name, read_message(Outcome, arguments))
             case _:
-                self._note(name, read_order(arguments, name))
+                self._note(name, read_command(arguments, name))
 
     # Abandoned only by a dead letter that could not read its input: any other one waits for them.
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
         """Take a command, and answer when its outcome is known."""
-        order = self._note(name, read_order(arguments, name))
-        if not isinstance(order, Replay | Resolve | Discard | Restart):
-            problem = order.problem if isinstance(order, MalformedOrder) else ""
+        command = self._note(name, read_command(arguments, name))
+        if not isinstance(command, Replay | Resolve | Discard | Restart):
+            problem = command.problem if isinstance(command, MalformedCommand) else ""
             status = self._state.status if self._begun else None
             return Answer(request_id="", accepted=False, message=problem, status=status)
-        await workflow.wait_condition(lambda: self._begun and order.request_id in self._state.answers)
-        return self._state.answers[order.request_id]
+        await workflow.wait_condition(lambda: self._begun and command.request_id in self._state.answers)
+        return self._state.answers[command.request_id]
 
     def _note(
-        self, name: str, message: Exhausted | Outcome | Order | str
-    ) -> Exhausted | Outcome | LetterOrder | MalformedOrder:
+        self, name: str, message: Exhausted | Outcome | Command | str
+    ) -> Exhausted | Outcome | LetterCommand | MalformedCommand:
         if isinstance(message, Continue):
-            message = "`continue` is an order for the run, not for a dead letter"
-        entry = MalformedOrder(verb=name[:64], problem=message) if isinstance(message, str) else message
+            message = "`continue` is a command for the run, not for a dead letter"
+        entry = MalformedCommand(verb=name[:64], problem=message) if isinstance(message, str) else message
         self._inbox.append(entry)
         return entry
 
-    async def _handle(self, message: Exhausted | Outcome | LetterOrder | MalformedOrder) -> None:
+    async def _handle(self, message: Exhausted | Outcome | LetterCommand | MalformedCommand) -> None:
         match message:
             case Exhausted() if message.letter != self._state.letter:
                 problem = f"it tells of {message.letter.workflow_id[:PROBLEM_LIMIT]!r}, another dead letter"
-                await self._handle(MalformedOrder(verb=LetterSignal.EXHAUSTED, problem=problem))
+                await self._handle(MalformedCommand(verb=LetterSignal.EXHAUSTED, problem=problem))
             case Exhausted():
                 await self._on_exhausted(message)
             case Outcome():
                 await self._on_outcome(message)
-            case MalformedOrder():
+            case MalformedCommand():
                 await self._load()
                 await work_with_record(Activity.RECORD_REFUSAL, self._state.letter, message)
             case Replay() | Resolve() | Discard() | Restart():
-                await self._on_order(message)
+                await self._on_command(message)
 
     async def _on_exhausted(self, message: Exhausted) -> None:
-        if message.again and self._state.order:
+        if message.again and self._state.command:
             # The command was signalled since this workflow started: it is on its way, behind the run's report.
             return
         recorded: LetterRecorded = await work_with_record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
@@ -145,30 +145,32 @@ class DeadLetter:
             self._alerts.add(alert)
             alert.add_done_callback(self._alerts.discard)
 
-    async def _on_order(self, order: LetterOrder) -> None:
+    async def _on_command(self, command: LetterCommand) -> None:
         await self._load()
         answers = self._state.answers
-        if order.request_id not in answers:
-            request = OrderRequest(
+        if command.request_id not in answers:
+            request = CommandRequest(
                 letter=self._state.letter,
-                order=order,
-                refusal=refusal(self._state, order),
+                command=command,
+                refusal=refusal(self._state, command),
                 status=self._state.status,
                 cycle=self._state.cycles,
             )
-            recorded: OrderRecorded = await work_with_record(Activity.RECORD_ORDER, request, returns=OrderRecorded)
-            answers[order.request_id] = recorded.answer
+            recorded: CommandRecorded = await work_with_record(
+                Activity.RECORD_COMMAND, request, returns=CommandRecorded
+            )
+            answers[command.request_id] = recorded.answer
             while len(answers) > ANSWERS_KEPT:
                 answers.pop(next(iter(answers)))
             self._state.orphaned = self._state.orphaned or recorded.orphaned
             if recorded.under_way:
-                self._take_up(order)
+                self._take_up(command)
 
-    def _take_up(self, order: LetterOrder) -> None:
+    def _take_up(self, command: LetterCommand) -> None:
         """Note that the run now has a command."""
-        self._state.status = status_after(order)
-        self._state.order = order
-        self._state.replays += isinstance(order, Replay)
+        self._state.status = status_after(command)
+        self._state.command = command
+        self._state.replays += isinstance(command, Replay)
         self._upsert()
 
     async def _on_outcome(self, outcome: Outcome) -> None:
@@ -178,7 +180,7 @@ class DeadLetter:
         await work_with_record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
         self._state.status = status_after_outcome(outcome)
         self._state.blocked_by = outcome.blocked_by
-        self._state.order = None
+        self._state.command = None
         self._upsert()
 
     async def _load(self) -> None:

@@ -17,9 +17,9 @@ _MARKS = {
 }
 
 
-def run_details(order: RunInput, status: RunStatus, steps: list[StepState], refused: str | None = None) -> str:
+def run_details(run: RunInput, status: RunStatus, steps: list[StepState], refused: str | None = None) -> str:
     """Describe a run: its status, and why it failed if it did."""
-    lines = [f"**{order.pipeline}** of tenant **{order.tenant}**: {status}", ""]
+    lines = [f"**{run.pipeline}** of tenant **{run.tenant}**: {status}", ""]
     lines += [f"{number}. {step.name}: {_step_text(step)}" for number, step in enumerate(steps, 1)]
     failed = next((step.failure for step in steps if step.failure and step.status in _DEAD), None)
     if failed:
@@ -52,14 +52,14 @@ def letter_details(state: LetterState) -> str:
 
 def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
     """Describe a bulk operation: its progress, who asked for it, and how to stop it."""
-    order = start.order
-    lines = [f"**{order.verb}** of {progress.total} dead letters, tenant **{order.tenant}**: {progress.status}"]
+    command = start.command
+    lines = [f"**{command.verb}** of {progress.total} dead letters, tenant **{command.tenant}**: {progress.status}"]
     lines += ["", f"by {escape(start.requested_by)}: {escape(start.reason)}", "", "| | |", "|---|---|"]
-    names = ("pending", "sending", "ordered", "applied", "skipped", "failed")
+    names = ("pending", "sending", "accepted", "applied", "skipped", "failed")
     lines += [f"| {name} | {getattr(progress, name)} |" for name in names]
     if not progress.status.closed:
-        command = '{"requested_by": "you@example.com", "reason": "why"}'
-        lines += ["", "The signals `pause`, `resume` and `stop` take:", "", "```json", command, "```"]
+        document = '{"requested_by": "you@example.com", "reason": "why"}'
+        lines += ["", "The signals `pause`, `resume` and `stop` take:", "", "```json", document, "```"]
     return "\n".join(lines)
 
 

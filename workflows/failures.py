@@ -122,5 +122,5 @@ def _told(step: StepState, error: ApplicationError, details: AttemptError) -> Fa
         message=error.message[:ERROR_TEXT_LIMIT],
         stack=details.stack,
         attempts=details.attempts,
-        generation=details.generation,
+        build_id=details.build_id,
     )

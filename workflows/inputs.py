@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.contracts import MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
-from redrive.dead_letters import ORDER_LIMIT, ORDERS, PROBLEM_LIMIT, Order, Verb
+from redrive.dead_letters import COMMAND_LIMIT, COMMANDS, PROBLEM_LIMIT, Command, Verb
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import Category, InvalidInput, TooLarge
 from redrive.header_values import header_problem
@@ -43,13 +43,13 @@ def read_no_input(raw: RawValue) -> None:
 
 def read_run_input(raw: RawValue) -> RunInput:
     """Return the run input, or fail the run."""
-    _, order = _read(RunInput, raw, "the run's input")
+    _, run = _read(RunInput, raw, "the run's input")
     try:
-        check_payload(order.payload)
-        _check_state(order)
+        check_payload(run.payload)
+        _check_state(run)
     except InvalidInput as error:
         raise _refusal(str(error)) from None
-    return order
+    return run
 
 
 def _read(model: type[M], raw: RawValue, what: str) -> tuple[object, M]:
@@ -71,13 +71,13 @@ def check_run_id(run_id: str) -> None:
         raise _refusal(f"the workflow's id has {len(run_id)} characters; the id of a run has at most {RUN_ID_LIMIT}")
 
 
-def _check_state(order: RunInput) -> None:
+def _check_state(run: RunInput) -> None:
     """Refuse a state that does not belong to these steps: only a run that continues itself sends one."""
-    if order.state is None:
+    if run.state is None:
         return
-    wanted = [step.name for step in order.steps or []]
-    done = {step.name for step in order.state.steps if step.status is StepStatus.SUCCESS}
-    if [step.name for step in order.state.steps] != wanted or done != order.state.outputs.keys():
+    wanted = [step.name for step in run.steps or []]
+    done = {step.name for step in run.state.steps if step.status is StepStatus.SUCCESS}
+    if [step.name for step in run.state.steps] != wanted or done != run.state.outputs.keys():
         raise InvalidInput("the run's input: state: does not belong to the steps; leave it out")
 
 
@@ -85,23 +85,23 @@ def _refusal(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
 
 
-def read_order(arguments: Sequence[RawValue], verb: str | None = None) -> Order | str:
+def read_command(arguments: Sequence[RawValue], verb: str | None = None) -> Command | str:
     """Return an operator's command, or what is wrong with it. `verb` is the signal's name, if that determines it."""
     if verb is not None and verb not in set(Verb):
-        return f"{verb[:64]!r} is not an order; there are {', '.join(Verb)}"
+        return f"{verb[:64]!r} is not a command; there are {', '.join(Verb)}"
     try:
         value = _only(arguments)
         # Before anything else walks it: its size may be the problem.
         problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
         if problem:
-            return f"the order{problem}"[:PROBLEM_LIMIT]
+            return f"the command{problem}"[:PROBLEM_LIMIT]
         if verb is not None and isinstance(value, dict):
             value = {**value, "verb": verb}
-        return ORDERS.validate_python(value)
+        return COMMANDS.validate_python(value)
     except ValidationError as error:
-        return f"the order does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
+        return f"the command does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
     except (ValueError, TooLarge) as error:
-        return f"the order is not JSON: {error}"[:PROBLEM_LIMIT]
+        return f"the command is not JSON: {error}"[:PROBLEM_LIMIT]
 
 
 def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:
@@ -120,6 +120,6 @@ def _only(arguments: Sequence[RawValue]) -> object:
     if len(arguments) != 1:
         raise ValueError(f"{len(arguments)} arguments; one is needed")
     size = len(arguments[0].payload.data)
-    if size > ORDER_LIMIT:
-        raise ValueError(f"{size} bytes; the limit is {ORDER_LIMIT}")
+    if size > COMMAND_LIMIT:
+        raise ValueError(f"{size} bytes; the limit is {COMMAND_LIMIT}")
     return parse_json(arguments[0].payload.data, MESSAGE_ELEMENT_LIMIT)

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
         RunStatus,
         RunView,
         SearchAttribute,
-        StepOrder,
+        StepInput,
         StepResult,
         StepSnapshot,
         StepState,
@@ -33,14 +33,14 @@ with workflow.unsafe.imports_passed_through():
         Answer,
         Continue,
         Discard,
-        HandedOrder,
-        MalformedOrder,
-        OwnerOrder,
-        OwnerSignal,
+        MalformedCommand,
+        ReceivedCommand,
         Replay,
         Resolve,
         Restart,
+        RunCommand,
         RunDocument,
+        RunSignal,
         Verb,
     )
     from redrive.documents import json_size
@@ -50,7 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.workflows.attempts import drop_oldest_attempts
     from redrive.workflows.details import run_details
     from redrive.workflows.failures import attempts_when_crowded_out, failed_cycle
-    from redrive.workflows.inputs import NOTHING, check_run_id, read_message, read_order, read_run_input
+    from redrive.workflows.inputs import NOTHING, check_run_id, read_command, read_message, read_run_input
     from redrive.workflows.records import work_with_record
     from redrive.workflows.run_dead_letters import LOCAL_TIMEOUT, RunLetters
     from redrive.workflows.run_state import (
@@ -69,8 +69,6 @@ with workflow.unsafe.imports_passed_through():
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-# Runs that took commands before these were checked continue without the check.
-ORDERS_CHECKED = "orders-checked"
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -78,13 +76,13 @@ class ModuleRun:
     """Run a pipeline's steps one after another; end SUCCESS, FAILED or CANCELED."""
 
     def __init__(self) -> None:
-        self._order: RunInput | None = None
-        self._order_size = 0
+        self._run: RunInput | None = None
+        self._input_size = 0
         self._state = RunState(steps=[])
         self._status = RunStatus.PENDING
         self._error: str | None = None
         self._letters: RunLetters | None = None
-        self._inbox: deque[OwnerOrder] = deque()
+        self._inbox: deque[RunCommand] = deque()
         self._asked_to_report = False
         self._told_to_continue = False
         self._refused: str | None = None
@@ -93,10 +91,10 @@ class ModuleRun:
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> RunResult:
         try:
-            self._order = order = self._read(raw)
-            order.steps = order.steps or await self._resolve(order)
-            letters = self._begin(order, order.steps)
-            await self._run_steps(order, order.steps, letters)
+            self._run = run = self._read(raw)
+            run.steps = run.steps or await self._resolve(run)
+            letters = self._begin(run, run.steps)
+            await self._run_steps(run, run.steps, letters)
         except BaseException as error:
             if is_cancelled_exception(error):
                 await self._cancel()
@@ -106,7 +104,7 @@ class ModuleRun:
         return RunResult(
             run_id=workflow.info().workflow_id,
             status=self._status,
-            output=self._state.outputs[order.steps[-1].name],
+            output=self._state.outputs[run.steps[-1].name],
             steps=self._state.steps,
         )
 
@@ -114,14 +112,14 @@ class ModuleRun:
     def status(self) -> RunView:
         """Return the run's status. Temporal, not the run, knows what a pending retry waits for."""
         info = workflow.info()
-        order = self._order
+        run = self._run
         return RunView(
             run_id=info.workflow_id,
-            tenant=order.tenant if order else "",
-            pipeline=order.pipeline if order else "",
+            tenant=run.tenant if run else "",
+            pipeline=run.pipeline if run else "",
             status=self._status,
-            correlation_id=(order.correlation_id or info.workflow_id) if order else None,
-            key=order.key if order else None,
+            correlation_id=(run.correlation_id or info.workflow_id) if run else None,
+            key=run.key if run else None,
             steps=self._state.steps,
             error=self._error,
             started_at=info.start_time,
@@ -130,22 +128,22 @@ class ModuleRun:
     @workflow.query(name=Query.DOCUMENT)
     def document(self) -> RunDocument:
         """Return what a command is checked against."""
-        if self._order is None:
+        if self._run is None:
             raise ApplicationError("the run has not begun yet")
-        run = self._order.model_copy(update={"state": self._state})
+        run = self._run.model_copy(update={"state": self._state})
         return RunDocument(run=run, parked_at=parked_step(self._state))
 
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take what a dead letter signals, and `continue`; pass any other command on to its dead letter."""
         match name:
-            case OwnerSignal.ORDER:
-                order = read_message(OwnerOrder, arguments)
-                if isinstance(order, OwnerOrder):
-                    self._inbox.append(order)
+            case RunSignal.COMMAND:
+                command = read_message(RunCommand, arguments)
+                if isinstance(command, RunCommand):
+                    self._inbox.append(command)
                 else:
-                    await self._refuse_unreadable(order)
-            case OwnerSignal.REPORT:
+                    await self._refuse_unreadable(command)
+            case RunSignal.REPORT:
                 self._asked_to_report = True
             case Verb.CONTINUE:
                 await self._take_continue(arguments)
@@ -156,7 +154,9 @@ class ModuleRun:
     async def _refuse_unreadable(self, problem: str) -> None:
         letter = (await self._begun()).id_of(current_step(self._state))
         self._show_refusal(problem)
-        await work_with_record(Activity.RECORD_REFUSAL, letter, MalformedOrder(verb=OwnerSignal.ORDER, problem=problem))
+        await work_with_record(
+            Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=RunSignal.COMMAND, problem=problem)
+        )
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
@@ -169,26 +169,26 @@ class ModuleRun:
     async def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
         """Continue after a STEP_ONLY replay. The run does not wait for the audit log, but does not end before it."""
         letters = await self._begun()
-        order = read_order(arguments, Verb.CONTINUE)
+        command = read_command(arguments, Verb.CONTINUE)
         letter = letters.id_of(self._state.stop_after or current_step(self._state))
-        if not isinstance(order, Continue):
-            problem = order if isinstance(order, str) else ""
-            await self._record(Activity.RECORD_REFUSAL, letter, MalformedOrder(verb=Verb.CONTINUE, problem=problem))
+        if not isinstance(command, Continue):
+            problem = command if isinstance(command, str) else ""
+            await self._record(Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=Verb.CONTINUE, problem=problem))
             return Answer(request_id="", accepted=False, message=problem)
-        if order.request_id not in self._answers:
-            self._answers[order.request_id] = self._judge(order)
-            await self._record(Activity.RECORD_CONTINUE, letter, order, self._answers[order.request_id])
-        return self._answers[order.request_id]
+        if command.request_id not in self._answers:
+            self._answers[command.request_id] = self._judge(command)
+            await self._record(Activity.RECORD_CONTINUE, letter, command, self._answers[command.request_id])
+        return self._answers[command.request_id]
 
     async def _record(self, activity: Activity, *arguments: object) -> None:
         await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
 
-    def _judge(self, order: Continue) -> Answer:
+    def _judge(self, command: Continue) -> Answer:
         if self._status is not RunStatus.PARTIAL:
             message = f"the run is {self._status}: only a PARTIAL run waits for `continue`"
-            return Answer(request_id=order.request_id, accepted=False, message=message)
+            return Answer(request_id=command.request_id, accepted=False, message=message)
         self._told_to_continue = True
-        return Answer(request_id=order.request_id, accepted=True, message="the run goes on")
+        return Answer(request_id=command.request_id, accepted=True, message="the run goes on")
 
     async def _begun(self) -> RunLetters:
         """Wait until the run knows its steps."""
@@ -205,11 +205,11 @@ class ModuleRun:
             self._upsert(RunStatus.FAILED, Category.VALIDATION)
             raise
 
-    async def _resolve(self, order: RunInput) -> list[StepSnapshot]:
+    async def _resolve(self, run: RunInput) -> list[StepSnapshot]:
         """Ask the registry for the steps of a run that was started by name, and write them into the history."""
         resolution: Resolution = await workflow.execute_local_activity(
             Activity.RESOLVE_PIPELINE,
-            ResolveRequest(pipeline=order.pipeline, payload=order.payload),
+            ResolveRequest(pipeline=run.pipeline, payload=run.payload),
             result_type=Resolution,
             start_to_close_timeout=LOCAL_TIMEOUT,
         )
@@ -219,24 +219,24 @@ class ModuleRun:
             raise ApplicationError(resolution.problem, type=resolution.code, non_retryable=True)
         return resolution.steps
 
-    def _begin(self, order: RunInput, steps: list[StepSnapshot]) -> RunLetters:
-        if order.state:
-            self._state = order.state
+    def _begin(self, run: RunInput, steps: list[StepSnapshot]) -> RunLetters:
+        if run.state:
+            self._state = run.state
         else:
             self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
-        self._order_size = len(order.model_dump_json(exclude={"state"}).encode())
+        self._input_size = len(run.model_dump_json(exclude={"state"}).encode())
         self._status = RunStatus.RUNNING
         if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
             self._upsert(RunStatus.RUNNING)
-        self._letters = RunLetters(order, self._state)
+        self._letters = RunLetters(run, self._state)
         return self._letters
 
-    async def _run_steps(self, order: RunInput, steps: list[StepSnapshot], letters: RunLetters) -> None:
+    async def _run_steps(self, run: RunInput, steps: list[StepSnapshot], letters: RunLetters) -> None:
         while (index := next_step(self._state)) is not None:
             step = self._state.steps[index]
             self._stop_if_canceled()
-            self._continue_as_new_if_long(order)
-            await self._run_step(order, steps[index], step)
+            self._continue_as_new_if_long(run)
+            await self._run_step(run, steps[index], step)
             if step.status is StepStatus.DLQ:
                 await self._park(steps, step, letters)
                 continue
@@ -244,11 +244,11 @@ class ModuleRun:
             if self._state.stop_after == step.name:
                 await self._pause_if_partial()
 
-    async def _run_step(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
+    async def _run_step(self, run: RunInput, snapshot: StepSnapshot, step: StepState) -> None:
         begin_cycle(step, workflow.now())
         self._describe()
         try:
-            result = await self._execute(order, snapshot, step)
+            result = await self._execute(run, snapshot, step)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -257,7 +257,7 @@ class ModuleRun:
             return
         step.finished_at = workflow.now()
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
-        problem = too_large(self._state, self._order_size, step)
+        problem = too_large(self._state, self._input_size, step)
         if problem:
             exhaust(step, problem)
             return
@@ -265,21 +265,21 @@ class ModuleRun:
         step.status = StepStatus.SUCCESS
         drop_oldest_attempts(self._state.steps)
 
-    async def _execute(self, order: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
+    async def _execute(self, run: RunInput, snapshot: StepSnapshot, step: StepState) -> StepResult:
         info = workflow.info()
         policy = self._state.policies.pop(step.name, snapshot.policy)
-        given = StepOrder(
+        given = StepInput(
             run_id=info.workflow_id,
-            tenant=order.tenant,
-            pipeline=order.pipeline,
+            tenant=run.tenant,
+            pipeline=run.pipeline,
             step=snapshot.model_copy(update={"policy": policy}),
             cycle=step.cycle,
             version=self._state.versions.get(step.name, 0),
-            document=step_document(order, self._state, snapshot),
-            correlation_id=order.correlation_id or info.workflow_id,
-            user_id=order.user_id,
-            event_id=order.event_id,
-            last=self._last_step(order, step),
+            document=step_document(run, self._state, snapshot),
+            correlation_id=run.correlation_id or info.workflow_id,
+            user_id=run.user_id,
+            event_id=run.event_id,
+            last=self._last_step(run, step),
         )
         began = workflow.now()
         try:
@@ -293,7 +293,7 @@ class ModuleRun:
         given = given.model_copy(update={"prior": prior, "spent": workflow.now() - began})
         return await self._try(given, overflow_queue(info.task_queue))
 
-    async def _try(self, given: StepOrder, task_queue: str) -> StepResult:
+    async def _try(self, given: StepInput, task_queue: str) -> StepResult:
         policy = given.step.policy
         tried = given.prior[-1].attempt if given.prior else 0
         result: StepResult = await workflow.execute_activity(
@@ -319,10 +319,10 @@ class ModuleRun:
         )
         return result
 
-    def _last_step(self, order: RunInput, step: StepState) -> LastStep | None:
+    def _last_step(self, run: RunInput, step: StepState) -> LastStep | None:
         if step is not self._state.steps[-1]:
             return None
-        return LastStep(started_at=workflow.info().start_time, key=order.key, claim=order.claim)
+        return LastStep(started_at=workflow.info().start_time, key=run.key, claim=run.claim)
 
     async def _park(self, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
         """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""
@@ -347,45 +347,45 @@ class ModuleRun:
         self._upsert(RunStatus.RUNNING)
 
     async def _carry_out(
-        self, given: OwnerOrder, steps: list[StepSnapshot], step: StepState, letters: RunLetters
+        self, given: RunCommand, steps: list[StepSnapshot], step: StepState, letters: RunLetters
     ) -> None:
         """Carry out an accepted command at the step that the run is parked at."""
         if (given.step, given.cycle) != (step.name, step.cycle):
-            workflow.logger.warning("run.late_order_ignored: %s", given.order.verb)
+            workflow.logger.warning("run.late_command_ignored: %s", given.command.verb)
             return
-        problem = misfit(self._state, steps, given.order, step, self._order_size)
+        problem = misfit(self._state, steps, given.command, step, self._input_size)
         if problem:
             # A dead letter sends only what it has checked: this was sent by hand.
-            workflow.logger.warning("run.order_ignored: %s: %s", given.order.verb, problem)
+            workflow.logger.warning("run.command_ignored: %s: %s", given.command.verb, problem)
             return
-        if workflow.patched(ORDERS_CHECKED) and (problem := await self._proof_problem(given, letters)):
+        if problem := await self._proof_problem(given, letters):
             self._show_refusal(problem)
             return
-        match given.order:
-            case Replay() as order:
-                send_back(self._state, steps, order, step)
-            case Resolve() as order:
-                self._state.outputs[step.name], step.output_size = order.output, json_size(order.output)
+        match given.command:
+            case Replay() as command:
+                send_back(self._state, steps, command, step)
+            case Resolve() as command:
+                self._state.outputs[step.name], step.output_size = command.output, json_size(command.output)
                 self._state.letters.pop(step.name, None)
                 step.status = StepStatus.SUCCESS
-            case Discard() as order:
+            case Discard() as command:
                 self._state.letters.pop(step.name, None)
                 await letters.canceled()
-                self._fail(step, f"discarded by {order.requested_by}: {order.reason}")
+                self._fail(step, f"discarded by {command.requested_by}: {command.reason}")
             case Restart():
-                workflow.logger.warning("run.order_ignored: %s", given.order.verb)
+                workflow.logger.warning("run.command_ignored: %s", given.command.verb)
 
-    async def _proof_problem(self, given: OwnerOrder, letters: RunLetters) -> str | None:
+    async def _proof_problem(self, given: RunCommand, letters: RunLetters) -> str | None:
         """Ask the record whether it has accepted a command: anybody who reaches Temporal can send the signal."""
-        handed = HandedOrder(
+        handed = ReceivedCommand(
             letter=letters.id_of(given.step),
-            verb=given.order.verb,
-            request_id=given.order.request_id,
-            requested_by=given.order.requested_by,
+            verb=given.command.verb,
+            request_id=given.command.request_id,
+            requested_by=given.command.requested_by,
             proof=given.proof,
         )
         problem: str | None = await work_with_record(
-            Activity.CHECK_ORDER,
+            Activity.CHECK_COMMAND,
             handed,
             returns=str | None,  # type: ignore[arg-type]  # a union is a type for the converter
         )
@@ -393,7 +393,7 @@ class ModuleRun:
 
     def _show_refusal(self, problem: str) -> None:
         """Show on the run's page that it refused a command."""
-        workflow.logger.warning("run.order_refused: %s", problem)
+        workflow.logger.warning("run.command_refused: %s", problem)
         self._refused = problem
         self._describe()
 
@@ -422,9 +422,9 @@ class ModuleRun:
         if workflow.cancellation_reason() is not None:
             raise asyncio.CancelledError
 
-    def _continue_as_new_if_long(self, order: RunInput) -> None:
+    def _continue_as_new_if_long(self, run: RunInput) -> None:
         if workflow.info().is_continue_as_new_suggested() and not self._inbox and workflow.all_handlers_finished():
-            workflow.continue_as_new(order.model_copy(update={"state": self._state}))
+            workflow.continue_as_new(run.model_copy(update={"state": self._state}))
 
     async def _cancel(self) -> None:
         self._status = RunStatus.CANCELED
@@ -436,15 +436,15 @@ class ModuleRun:
             await self._letters.canceled()
 
     def _describe(self) -> None:
-        if self._order:
-            workflow.set_current_details(run_details(self._order, self._status, self._state.steps, self._refused))
+        if self._run:
+            workflow.set_current_details(run_details(self._run, self._status, self._state.steps, self._refused))
 
     def _upsert(self, status: RunStatus, category: Category | None = None, step: str | None = None) -> None:
         """Update the run's search attributes. Not called on the way to success: a start sets all it needs."""
         self._status = status
         values = {
-            SearchAttribute.TENANT: self._order.tenant if self._order else None,
-            SearchAttribute.PIPELINE: self._order.pipeline if self._order else None,
+            SearchAttribute.TENANT: self._run.tenant if self._run else None,
+            SearchAttribute.PIPELINE: self._run.pipeline if self._run else None,
             SearchAttribute.STATUS: status,
             SearchAttribute.FAILED_STEP: step,
             SearchAttribute.CATEGORY: category,

@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, SweepOrder, Workflow
+    from redrive.contracts import Activity, SweepInput, Workflow
     from redrive.workflows.inputs import NOTHING, read_input
 
 # A process that dies is noticed after this.
@@ -29,14 +29,14 @@ class RetrySweep:
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> None:
-        order = read_input(SweepOrder, raw)
+        given = read_input(SweepInput, raw)
         while not workflow.info().is_continue_as_new_suggested():
             await workflow.execute_activity(
                 Activity.SWEEP_RETRIES,
-                order,
+                given,
                 result_type=int,
-                start_to_close_timeout=order.shift + MARGIN,
+                start_to_close_timeout=given.shift + MARGIN,
                 heartbeat_timeout=HEARTBEAT_TIMEOUT,
                 retry_policy=RETRIES,
             )
-        workflow.continue_as_new(order)
+        workflow.continue_as_new(given)

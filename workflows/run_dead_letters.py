@@ -20,13 +20,13 @@ LOCAL_TIMEOUT = timedelta(seconds=10)
 class RunLetters:
     """The open dead letters of a run; the run's state says which ones."""
 
-    def __init__(self, order: RunInput, state: RunState) -> None:
-        self._order = order
+    def __init__(self, run: RunInput, state: RunState) -> None:
+        self._run = run
         self._state = state
 
     def id_of(self, step: str) -> LetterId:
         """Return the id of a step's dead letter."""
-        return LetterId(tenant=self._order.tenant, run_id=workflow.info().workflow_id, step=step)
+        return LetterId(tenant=self._run.tenant, run_id=workflow.info().workflow_id, step=step)
 
     async def report(self, snapshot: StepSnapshot, cycle: FailedCycle, *, again: bool = False) -> None:
         """Report that a step is exhausted; `again`: that the run still waits there and no command has reached it."""
@@ -34,13 +34,13 @@ class RunLetters:
         self._state.letters[snapshot.name] = None
         report = ExhaustedReport(
             letter=self.id_of(snapshot.name),
-            pipeline=self._order.pipeline,
+            pipeline=self._run.pipeline,
             snapshot=snapshot,
             cycle=cycle,
-            document=step_document(self._order, self._state, snapshot),
-            correlation_id=self._order.correlation_id or info.workflow_id,
-            key=self._order.key,
-            claim=self._order.claim,
+            document=step_document(self._run, self._state, snapshot),
+            correlation_id=self._run.correlation_id or info.workflow_id,
+            key=self._run.key,
+            claim=self._run.claim,
             started_at=info.start_time,
             at=workflow.now(),
             again=again,

@@ -15,7 +15,7 @@ from redrive.contracts import (
     StepState,
     StepStatus,
 )
-from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Restart
+from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, Restart
 from redrive.documents import json_size, patched, step_input, validation_sentence
 from redrive.errors import Category
 from redrive.policy import RetryPolicy
@@ -43,9 +43,9 @@ def later_steps(state: RunState, name: str) -> list[StepState]:
     return state.steps[_place(state, name) + 1 :]
 
 
-def step_document(order: RunInput, state: RunState, snapshot: StepSnapshot) -> dict[str, Any]:
+def step_document(run: RunInput, state: RunState, snapshot: StepSnapshot) -> dict[str, Any]:
     """Return the step input: the part of the run's document that it reads, with operators' edits."""
-    document = step_input(order.payload | state.outputs, snapshot.reads)
+    document = step_input(run.payload | state.outputs, snapshot.reads)
     return patched(document, state.patches.get(snapshot.name, []))
 
 
@@ -63,9 +63,9 @@ def exhaust(step: StepState, cycle: FailedCycle) -> None:
     step.status = StepStatus.DLQ
 
 
-def too_large(state: RunState, order_size: int, step: StepState) -> FailedCycle | None:
+def too_large(state: RunState, input_size: int, step: StepState) -> FailedCycle | None:
     """Return the failure of a step whose output no longer fits into the run's document."""
-    total = order_size + sum(each.output_size or 0 for each in state.steps)
+    total = input_size + sum(each.output_size or 0 for each in state.steps)
     if total <= DOCUMENT_LIMIT:
         return None
     message = (
@@ -82,18 +82,18 @@ def too_large(state: RunState, order_size: int, step: StepState) -> FailedCycle 
     )
 
 
-def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: StepState) -> None:
+def send_back(state: RunState, steps: list[StepSnapshot], command: Replay, dead: StepState) -> None:
     """Make the dead step, or an earlier one and all after it, pending again, as a replay demands."""
-    first = order.from_step or dead.name
+    first = command.from_step or dead.name
     place = _place(state, first)
-    state.letters[dead.name] = order.request_id
-    state.stop_after = dead.name if order.mode is Mode.STEP_ONLY else None
-    if order.input_patch is not None:
-        state.patches.setdefault(first, []).append(order.input_patch)
+    state.letters[dead.name] = command.request_id
+    state.stop_after = dead.name if command.mode is Mode.STEP_ONLY else None
+    if command.input_patch is not None:
+        state.patches.setdefault(first, []).append(command.input_patch)
         count_edit(state.versions, steps, first)
-    if order.policy is not None:
+    if command.policy is not None:
         policy = steps[place].policy
-        state.policies[first] = policy.model_validate(policy.model_dump() | order.policy)
+        state.policies[first] = policy.model_validate(policy.model_dump() | command.policy)
     for step in state.steps[place:]:
         step.status, step.output_size, step.failure = StepStatus.PENDING, None, None
         step.started_at = step.finished_at = None
@@ -101,28 +101,28 @@ def send_back(state: RunState, steps: list[StepSnapshot], order: Replay, dead: S
 
 
 def misfit(
-    state: RunState, steps: list[StepSnapshot], order: LetterOrder, dead: StepState, order_size: int
+    state: RunState, steps: list[StepSnapshot], command: LetterCommand, dead: StepState, input_size: int
 ) -> str | None:
     """Say why a command cannot be carried out at the dead step, or None. Carrying it out would break the run."""
-    match order:
+    match command:
         case Replay():
-            return _replay_misfit(state, steps, order, dead)
+            return _replay_misfit(state, steps, command, dead)
         case Resolve():
-            total = order_size + sum(each.output_size or 0 for each in state.steps) + json_size(order.output)
+            total = input_size + sum(each.output_size or 0 for each in state.steps) + json_size(command.output)
             return f"its output makes the run's document {total} bytes" if total > DOCUMENT_LIMIT else None
         case Discard() | Restart():
             return None
 
 
-def _replay_misfit(state: RunState, steps: list[StepSnapshot], order: Replay, dead: StepState) -> str | None:
-    first = order.from_step or dead.name
+def _replay_misfit(state: RunState, steps: list[StepSnapshot], command: Replay, dead: StepState) -> str | None:
+    first = command.from_step or dead.name
     allowed = [step.name for step in state.steps[: _place(state, dead.name) + 1]]
     if first not in allowed:
         return f"from_step {first!r} is not one of the steps up to the dead one"
-    if order.input_patch is not None and json_size(order.input_patch) > PAYLOAD_LIMIT:
+    if command.input_patch is not None and json_size(command.input_patch) > PAYLOAD_LIMIT:
         return "its input_patch is too large"
     try:
-        RetryPolicy.model_validate(steps[_place(state, first)].policy.model_dump() | (order.policy or {}))
+        RetryPolicy.model_validate(steps[_place(state, first)].policy.model_dump() | (command.policy or {}))
     except ValidationError as error:
         return f"policy: {validation_sentence(error)}"
     return None

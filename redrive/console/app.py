@@ -13,6 +13,7 @@ from redrive.console.api import (
     approvals,
     audit,
     bulk,
+    commands,
     dead_events,
     dead_letters,
     dead_messages,
@@ -23,11 +24,10 @@ from redrive.console.api import (
     runs,
     tokens,
 )
-from redrive.console.api import commands as orders
 from redrive.console.api import events as stored_events
 from redrive.console.api import live_updates as events
 from redrive.console.api import modules as catalog
-from redrive.console.app_state import Desk
+from redrive.console.app_state import AppState
 from redrive.console.body_limits import BodyGuard
 from redrive.console.connections import BodyDeadline
 from redrive.console.headers import SecurityHeaders
@@ -47,14 +47,14 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
 
     Without settings of events, an event's type names its pipeline.
     """
-    desk = Desk(settings, events or EventSettings.model_construct())
+    app_state = AppState(settings, events or EventSettings.model_construct())
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await desk.close()
+            await app_state.close()
 
     app = FastAPI(
         title="Redrive",
@@ -67,19 +67,19 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
         # Its own spans would hold paths and queries, including links' tokens: see redrive/console/tracing.py.
         telemetry={"tracing": False},
     )
-    app.state.desk = desk
+    app.state.app_state = app_state
     handle_errors(app)
     describe(app)
     app.include_router(_api(), prefix=PREFIX)
     for part in (health, metrics, signing_in):
         app.include_router(part.router, include_in_schema=False)
     web.mount(app)
-    if desk.web_ui:
+    if app_state.web_ui:
         app.include_router(temporal.router)
     app.add_middleware(BodyGuard)
-    app.add_middleware(BodyDeadline, timeout=settings.body_timeout, metrics=desk.metrics)
-    app.add_middleware(SecurityHeaders, https=desk.https)
-    app.add_middleware(Counting, metrics=desk.metrics, api=PREFIX)
+    app.add_middleware(BodyDeadline, timeout=settings.body_timeout, metrics=app_state.metrics)
+    app.add_middleware(SecurityHeaders, https=app_state.https)
+    app.add_middleware(Counting, metrics=app_state.metrics, api=PREFIX)
     if is_on():
         app.add_middleware(Tracing)
     return app
@@ -89,6 +89,6 @@ def _api() -> APIRouter:
     router = APIRouter()
     from_brokers = (dead_messages, dead_events, stored_events)
     watching = (catalog, audit, tokens, me, events, health, metrics)
-    for part in (runs, retrying, dead_letters, orders, bulk, approvals, *from_brokers, *watching):
+    for part in (runs, retrying, dead_letters, commands, bulk, approvals, *from_brokers, *watching):
         router.include_router(part.router)
     return router

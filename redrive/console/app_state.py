@@ -32,7 +32,7 @@ CATALOG_LASTS: Final = 10.0
 _ACCESS_SIZE: Final = 5
 
 
-class Desk:
+class AppState:
     """The connections of a console. Each is made on first use; the next use retries one that failed."""
 
     def __init__(self, settings: Settings, events: EventSettings) -> None:
@@ -125,10 +125,10 @@ class Desk:
         await self._database.close()
 
 
-def desk_of(request: Request) -> Desk:
+def app_state_of(request: Request) -> AppState:
     """Return the shared state of a request's application."""
-    desk: Desk = request.app.state.desk
-    return desk
+    app_state: AppState = request.app.state.app_state
+    return app_state
 
 
-TheDesk = Annotated[Desk, Depends(desk_of)]
+TheAppState = Annotated[AppState, Depends(app_state_of)]

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Query, Request
 
 from redrive.access import Principal, Right, Role
-from redrive.console.app_state import Desk, desk_of
+from redrive.console.app_state import AppState, app_state_of
 from redrive.console.cookies import SESSION, read_cookie
 from redrive.console.problems import Place, Refusal
 from redrive.contracts import NAME_PATTERN
@@ -40,29 +40,29 @@ async def principal(request: Request) -> Principal:
 
 
 async def _principal(request: Request) -> Principal:
-    desk = desk_of(request)
+    app_state = app_state_of(request)
     found = await identified(request)
-    await desk.limiter.check(found.id)
+    await app_state.limiter.check(found.id)
     if not _credentials(request)[0] and request.method not in _SAFE:
-        check_origin(desk, request)
-        check_csrf(read_cookie(desk, request, SESSION) or "", request.headers.get(CSRF_HEADER, ""))
+        check_origin(app_state, request)
+        check_csrf(read_cookie(app_state, request, SESSION) or "", request.headers.get(CSRF_HEADER, ""))
     return found
 
 
 async def identified(request: Request) -> Principal:
     """Return the caller, or refuse with 401, without counting known callers."""
-    desk = desk_of(request)
+    app_state = app_state_of(request)
     scheme, secret = _credentials(request)
     if not scheme:
-        return await _signed_in(desk, request)
-    async with desk.strangers.asking(request, f"{scheme} {secret}"):
-        return await _bearer(desk, scheme, secret)
+        return await _signed_in(app_state, request)
+    async with app_state.strangers.asking(request, f"{scheme} {secret}"):
+        return await _bearer(app_state, scheme, secret)
 
 
-async def _signed_in(desk: Desk, request: Request) -> Principal:
-    secret = read_cookie(desk, request, SESSION) or ""
-    async with desk.strangers.asking(request, secret):
-        return await _session(desk, secret)
+async def _signed_in(app_state: AppState, request: Request) -> Principal:
+    secret = read_cookie(app_state, request, SESSION) or ""
+    async with app_state.strangers.asking(request, secret):
+        return await _session(app_state, secret)
 
 
 def _credentials(request: Request) -> tuple[str, str]:
@@ -70,19 +70,19 @@ def _credentials(request: Request) -> tuple[str, str]:
     return scheme, secret.strip()
 
 
-async def _bearer(desk: Desk, scheme: str, secret: str) -> Principal:
+async def _bearer(app_state: AppState, scheme: str, secret: str) -> Principal:
     if scheme.lower() != "bearer" or not secret:
         raise unauthorized("header.Authorization: only `Bearer TOKEN` is understood")
-    if desk.provider and not secret.startswith(PREFIX):
-        return await _member(desk, await desk.provider.subject(secret))
-    found = await token_principal(await desk.access(), secret)
+    if app_state.provider and not secret.startswith(PREFIX):
+        return await _member(app_state, await app_state.provider.subject(secret))
+    found = await token_principal(await app_state.access(), secret)
     if found is None:
         raise unauthorized("header.Authorization: no such token, or it expired or was revoked")
     return found
 
 
-async def _member(desk: Desk, subject: str) -> Principal:
-    found = await member_principal(await desk.access(), subject)
+async def _member(app_state: AppState, subject: str) -> Principal:
+    found = await member_principal(await app_state.access(), subject)
     if found is None:
         raise no_membership(subject)
     return found
@@ -98,10 +98,10 @@ def no_membership(subject: str) -> Refusal:
     )
 
 
-async def _session(desk: Desk, secret: str) -> Principal:
+async def _session(app_state: AppState, secret: str) -> Principal:
     if not secret:
         raise unauthorized("nobody is signed in")
-    found = await session_principal(await desk.access(), secret)
+    found = await session_principal(await app_state.access(), secret)
     if found is None:
         raise unauthorized("the session is over")
     return found
@@ -128,20 +128,20 @@ def check_csrf(session: str, given: str) -> None:
         )
 
 
-def check_origin(desk: Desk, request: Request) -> None:
+def check_origin(app_state: AppState, request: Request) -> None:
     """Refuse a change that a browser sends from another site."""
     origin = request.headers.get("origin")
-    own = urlsplit(desk.settings.console_url or str(request.base_url))
+    own = urlsplit(app_state.settings.console_url or str(request.base_url))
     foreign = origin is not None and origin != f"{own.scheme}://{own.netloc}"
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         raise Refusal(403, "foreign_origin", "the request comes from a page of another site", "use the console's pages")
 
 
-def check_host(desk: Desk, request: Request) -> None:
+def check_host(app_state: AppState, request: Request) -> None:
     """Refuse a request under a host name that is not the console's: any site can point its own name here."""
     given = request.headers.get("host", "")
-    public = urlsplit(desk.settings.console_url or "").netloc
-    own = {*_LOOPBACK, desk.settings.console_address.rpartition(":")[0]}
+    public = urlsplit(app_state.settings.console_url or "").netloc
+    own = {*_LOOPBACK, app_state.settings.console_address.rpartition(":")[0]}
     if given != public if public else given.rpartition(":")[0] not in own:
         raise Refusal(
             421, "foreign_host", f"header.Host: {given[:80]!r} is not this console", "set REDRIVE_CONSOLE_URL to it"
@@ -150,16 +150,16 @@ def check_host(desk: Desk, request: Request) -> None:
 
 async def signed_in_owner(request: Request) -> Principal:
     """Return the owner whose browser asks. The Web UI has no CSRF token: a change must send our origin instead."""
-    desk = desk_of(request)
-    check_host(desk, request)
-    found = await _signed_in(desk, request)
-    await desk.limiter.check(found.id)
+    app_state = app_state_of(request)
+    check_host(app_state, request)
+    found = await _signed_in(app_state, request)
+    await app_state.limiter.check(found.id)
     if found.role is not Role.OWNER:
         raise Refusal(403, "forbidden", f"{found.name} is {found.role.value}: this shows all tenants", "ask an owner")
     if request.method not in _SAFE:
         if "origin" not in request.headers:
             raise Refusal(403, "foreign_origin", "header.Origin: a change must say where it is from", "use a browser")
-        check_origin(desk, request)
+        check_origin(app_state, request)
     return found
 
 
@@ -182,7 +182,7 @@ def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
 Caller = Annotated[Principal, Depends(principal)]
 Reader = Annotated[Principal, Depends(needs(Right.READ))]
 Starter = Annotated[Principal, Depends(needs(Right.START))]
-Operator = Annotated[Principal, Depends(needs(Right.ORDER))]
+Operator = Annotated[Principal, Depends(needs(Right.COMMAND))]
 Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
 
 
@@ -201,7 +201,7 @@ async def scope(
         )
     if request.method in _SAFE and not request.path_params:
         # A request without a single target is a list.
-        await desk_of(request).tenant_limits.list(caller.tenant)
+        await app_state_of(request).tenant_limits.list(caller.tenant)
     return caller.tenant
 
 

@@ -9,32 +9,34 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from redrive.console.app_state import Desk
+from redrive.console.app_state import AppState
 
 SESSION: Final = "redrive_session"
 FLOW: Final = "redrive_flow"
 _HOST_ONLY: Final = "__Host-"
 
 
-def cookie_name(desk: Desk, name: str) -> str:
+def cookie_name(app_state: AppState, name: str) -> str:
     """Return the name of a cookie in the browser."""
-    return f"{_HOST_ONLY}{name}" if desk.https else name
+    return f"{_HOST_ONLY}{name}" if app_state.https else name
 
 
-def read_cookie(desk: Desk, request: Request, name: str) -> str | None:
+def read_cookie(app_state: AppState, request: Request, name: str) -> str | None:
     """Return a cookie; None if there are two of the name, because then somebody else has set one of them."""
-    wanted = cookie_name(desk, name)
+    wanted = cookie_name(app_state, name)
     pairs = (part.partition("=") for header in request.headers.getlist("cookie") for part in header.split(";"))
     if sum(given.strip() == wanted for given, _, _ in pairs) > 1:
         return None
     return request.cookies.get(wanted)
 
 
-def set_cookie(desk: Desk, answer: Response, name: str, value: str, *, lasts: int) -> None:
+def set_cookie(app_state: AppState, answer: Response, name: str, value: str, *, lasts: int) -> None:
     """Set a cookie for some seconds."""
-    answer.set_cookie(cookie_name(desk, name), value, max_age=lasts, httponly=True, samesite="lax", secure=desk.https)
+    answer.set_cookie(
+        cookie_name(app_state, name), value, max_age=lasts, httponly=True, samesite="lax", secure=app_state.https
+    )
 
 
-def drop_cookie(desk: Desk, answer: Response, name: str) -> None:
+def drop_cookie(app_state: AppState, answer: Response, name: str) -> None:
     """Delete a cookie."""
-    answer.delete_cookie(cookie_name(desk, name), httponly=True, samesite="lax", secure=desk.https)
+    answer.delete_cookie(cookie_name(app_state, name), httponly=True, samesite="lax", secure=app_state.https)

@@ -29,7 +29,7 @@ from redrive.errors import (
     MessageNotFound,
     RedriveError,
     RunNotFound,
-    SameEyes,
+    SameApprover,
     TooLarge,
     Unavailable,
     UnknownPipeline,
@@ -100,7 +100,7 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
     BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
     ApprovalNotFound: (404, "look for it with GET /api/v1/approvals, or ask again"),
-    SameEyes: (409, "ask another admin"),
+    SameApprover: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
     LetterNotFound: (
         404,

@@ -18,7 +18,7 @@ LARGEST_PAGE: Final = 200
 _UNREAD: Final = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN})
 
 
-class RunChoice(BaseModel):
+class RunFilter(BaseModel):
     """Which runs. `tenant` None means all."""
 
     tenant: str | None
@@ -30,7 +30,7 @@ class _Cursor(ListCursor):
     token: str = Field(description="Temporal's own, signed: one that was changed would keep its server busy for long")
 
 
-async def runs_page(client: Client, seal: Seal, chosen: RunChoice, limit: int, cursor: str | None) -> Page[RunSummary]:
+async def runs_page(client: Client, seal: Seal, chosen: RunFilter, limit: int, cursor: str | None) -> Page[RunSummary]:
     """Return the newest matching runs, after the cursor of the previous page."""
     query = runs_query(tenant=chosen.tenant, status=chosen.status, pipeline=chosen.pipeline)
     pages = client.list_workflows(query, page_size=limit, next_page_token=_read(seal, cursor, chosen))
@@ -47,12 +47,12 @@ async def runs_page(client: Client, seal: Seal, chosen: RunChoice, limit: int, c
     return Page(mine, _write(seal, pages.next_page_token, chosen) if pages.next_page_token else None)
 
 
-def _write(seal: Seal, token: bytes, chosen: RunChoice) -> str:
+def _write(seal: Seal, token: bytes, chosen: RunFilter) -> str:
     signed = seal.sign(_purpose(chosen), base64.b64encode(token).decode())
     return pack(_Cursor(token=signed, list=mark_of(chosen)))
 
 
-def _read(seal: Seal, cursor: str | None, chosen: RunChoice) -> bytes | None:
+def _read(seal: Seal, cursor: str | None, chosen: RunFilter) -> bytes | None:
     if cursor is None:
         return None
     token = seal.read(_purpose(chosen), unpack(_Cursor, cursor, chosen).token)
@@ -61,5 +61,5 @@ def _read(seal: Seal, cursor: str | None, chosen: RunChoice) -> bytes | None:
     return base64.b64decode(token)
 
 
-def _purpose(chosen: RunChoice) -> str:
+def _purpose(chosen: RunFilter) -> str:
     return f"runs {mark_of(chosen)}"

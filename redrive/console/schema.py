@@ -8,10 +8,10 @@ from fastapi.openapi.utils import get_openapi
 from redrive.console.problems import Problem
 
 PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
-_INTRODUCTION: Final = """The operators' API of Redrive: runs, dead letters, orders.
+_INTRODUCTION: Final = """The operators' API of Redrive: runs, dead letters, commands.
 
 Send `Authorization: Bearer TOKEN`. The tenant is the token's. Refusals are `application/problem+json` with a stable
-`code`. An order with the same `request_id`, and a start with the same `Idempotency-Key`, is carried out once.
+`code`. A command with the same `request_id`, and a start with the same `Idempotency-Key`, is carried out once.
 """
 
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
 from redrive.console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set_cookie
 from redrive.console.oidc import FLOW_LASTS, Flow, Provider
@@ -32,66 +32,68 @@ async def sign_in(request: Request, following: Next = HOME) -> Response:
 
 
 @router.post(SIGN_IN)
-async def with_token(request: Request, desk: TheDesk) -> Response:
+async def with_token(request: Request, app_state: TheAppState) -> Response:
     """Sign in with an API token, from a form with `token` and optionally `next`."""
-    check_origin(desk, request)
+    check_origin(app_state, request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, following = form.get("token", [""])[0].strip(), form.get("next", [HOME])[0]
-    async with desk.strangers.asking(request, token):
-        session = await open_token_session(await desk.access(), token, desk.settings.session_lifetime)
+    async with app_state.strangers.asking(request, token):
+        session = await open_token_session(await app_state.access(), token, app_state.settings.session_lifetime)
         if session is None:
             raise unauthorized("no such token, or it expired or was revoked")
-    return _signed_in(desk, session, following)
+    return _signed_in(app_state, session, following)
 
 
 @router.get(SIGN_IN + "/link/{secret}")
-async def with_link(request: Request, desk: TheDesk, secret: str) -> Response:
+async def with_link(request: Request, app_state: TheAppState, secret: str) -> Response:
     """Sign in with a one-time link."""
-    await desk.strangers.count(request, "link")
-    session = await open_link_session(await desk.access(), secret, desk.settings.session_lifetime)
+    await app_state.strangers.count(request, "link")
+    session = await open_link_session(await app_state.access(), secret, app_state.settings.session_lifetime)
     if session is None:
         raise unauthorized("the link was used already, or is too old; `redrive tokens link` makes another")
-    return _signed_in(desk, session, HOME)
+    return _signed_in(app_state, session, HOME)
 
 
 @router.get(SIGN_IN + "/oidc")
-async def to_provider(request: Request, desk: TheDesk, following: Next = HOME) -> Response:
+async def to_provider(request: Request, app_state: TheAppState, following: Next = HOME) -> Response:
     """Send the browser to the identity provider."""
     flow = Flow.begun(local_path(following), time.time())
-    answer = RedirectResponse(await _provider(desk).authorization_url(flow, _callback(desk, request)), status_code=303)
-    set_cookie(desk, answer, FLOW, flow.signed(await desk.seal()), lasts=FLOW_LASTS)
+    answer = RedirectResponse(
+        await _provider(app_state).authorization_url(flow, _callback(app_state, request)), status_code=303
+    )
+    set_cookie(app_state, answer, FLOW, flow.signed(await app_state.seal()), lasts=FLOW_LASTS)
     return answer
 
 
 @router.get(SIGN_IN + "/callback")
-async def from_provider(request: Request, desk: TheDesk, code: str = "", state: str = "") -> Response:
+async def from_provider(request: Request, app_state: TheAppState, code: str = "", state: str = "") -> Response:
     """Handle the browser's return from the identity provider."""
-    flow = Flow.read(await desk.seal(), read_cookie(desk, request, FLOW) or "", time.time())
+    flow = Flow.read(await app_state.seal(), read_cookie(app_state, request, FLOW) or "", time.time())
     if flow is None or not hmac.compare_digest(flow.state.encode(), state.encode()):
         raise unauthorized("this sign-in was not begun in this browser, or too long ago")
     if not code:
         raise unauthorized("the identity provider did not let you in")
-    await desk.strangers.count(request, "callback")
-    subject = await _provider(desk).exchange(code, flow, _callback(desk, request))
-    session = await open_member_session(await desk.access(), subject, desk.settings.session_lifetime)
+    await app_state.strangers.count(request, "callback")
+    subject = await _provider(app_state).exchange(code, flow, _callback(app_state, request))
+    session = await open_member_session(await app_state.access(), subject, app_state.settings.session_lifetime)
     if session is None:
         raise no_membership(subject)
-    answer = _signed_in(desk, session, flow.following)
-    drop_cookie(desk, answer, FLOW)
+    answer = _signed_in(app_state, session, flow.following)
+    drop_cookie(app_state, answer, FLOW)
     return answer
 
 
 @router.post("/sign-out")
-async def sign_out(request: Request, desk: TheDesk) -> Response:
+async def sign_out(request: Request, app_state: TheAppState) -> Response:
     """End the session."""
-    session = read_cookie(desk, request, SESSION)
+    session = read_cookie(app_state, request, SESSION)
     if session:
-        check_origin(desk, request)
+        check_origin(app_state, request)
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
         check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
-        await close_session(await desk.access(), session)
+        await close_session(await app_state.access(), session)
     answer = RedirectResponse(SIGN_IN, status_code=303)
-    drop_cookie(desk, answer, SESSION)
+    drop_cookie(app_state, answer, SESSION)
     return answer
 
 
@@ -101,17 +103,17 @@ def local_path(text: str) -> str:
     return text if is_path and text.isprintable() and text.isascii() and " " not in text else HOME
 
 
-def _signed_in(desk: Desk, session: str, following: str) -> Response:
+def _signed_in(app_state: AppState, session: str, following: str) -> Response:
     answer = RedirectResponse(local_path(following), status_code=303)
-    set_cookie(desk, answer, SESSION, session, lasts=int(desk.settings.session_lifetime.total_seconds()))
+    set_cookie(app_state, answer, SESSION, session, lasts=int(app_state.settings.session_lifetime.total_seconds()))
     return answer
 
 
-def _provider(desk: Desk) -> Provider:
-    if desk.provider is None:
+def _provider(app_state: AppState) -> Provider:
+    if app_state.provider is None:
         raise Refusal(404, "no_provider", "this console has no identity provider", "sign in with a token")
-    return desk.provider
+    return app_state.provider
 
 
-def _callback(desk: Desk, request: Request) -> str:
-    return f"{(desk.settings.console_url or str(request.base_url)).rstrip('/')}{SIGN_IN}/callback"
+def _callback(app_state: AppState, request: Request) -> str:
+    return f"{(app_state.settings.console_url or str(request.base_url)).rstrip('/')}{SIGN_IN}/callback"

@@ -21,12 +21,12 @@ from redrive.console.metrics import RequestMetrics
 from redrive.console.problems import Refusal
 from redrive.errors import Unavailable
 from redrive.logs import get_logger
-from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.circuit_breaker import CircuitBreaker
 from redrive.postgres.database import DATABASE_ERRORS, Database
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.settings import Settings
 from redrive.store.tenant_limits import hold_stream, release_stream, take_tokens
-from redrive.token_bucket import Pace
+from redrive.token_bucket import TokenBucket
 from redrive.visibility import runs_query
 
 LONGEST: Final = timedelta(seconds=1)
@@ -56,7 +56,7 @@ def exceeded(limit: str, tenant: str, what: str, wait: int) -> Refusal:
 class _Lease:
     """The tokens that a console holds of one bucket."""
 
-    local: Pace
+    local: TokenBucket
     tokens: int = 0
     ends: float = 0.0
     empty_until: float = 0.0
@@ -72,13 +72,13 @@ class _Lease:
 class Rates:
     """Token buckets, shared by all consoles."""
 
-    def __init__(self, express: Express) -> None:
-        self._patience = Patience(express, LONGEST)
+    def __init__(self, deadline_pool: DeadlinePool) -> None:
+        self._breaker = CircuitBreaker(deadline_pool, LONGEST)
         self._leases: dict[tuple[str, str, float], _Lease] = {}
 
     async def take(self, tenant: str, kind: str, rate: float) -> bool:
         """Take a token, if there is one."""
-        lease = self._leases.setdefault((tenant, kind, rate), _Lease(Pace(rate, waited=1.0)))
+        lease = self._leases.setdefault((tenant, kind, rate), _Lease(TokenBucket(rate, waited=1.0)))
         if lease.take(time.monotonic()):
             return True
         async with lease.asking:
@@ -89,7 +89,7 @@ class Rates:
         if now < lease.empty_until:
             return False
         wanted = max(1, int(rate * _BATCH))
-        granted = await self._patience.ask(
+        granted = await self._breaker.ask(
             lambda session: take_tokens(session, tenant, kind, rate, wanted), lambda error: _tell(tenant, error)
         )
         if granted is None:
@@ -170,7 +170,7 @@ class TenantLimits:
     ) -> None:
         self._settings = settings
         self._pool = database.pool
-        self._rates = Rates(database.express)
+        self._rates = Rates(database.deadline_pool)
         self._releases: set[asyncio.Task[None]] = set()
         self._open_runs = OpenRuns(temporal)
         self._metrics = metrics

@@ -26,7 +26,7 @@ class ClaimRequest(Message):
     expires_at: datetime
 
 
-class Verdict(StrEnum):
+class ClaimResult(StrEnum):
     """The result of a claim."""
 
     CLAIMED = "claimed"  # nobody had it: start the run
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 class Claim(Message):
     """A key as a claim found or created it."""
 
-    verdict: Verdict
+    verdict: ClaimResult
     generation: int
     run_id: str
     status: KeyStatus

@@ -8,11 +8,11 @@ from pydantic_core import from_json
 
 from redrive.contracts import MIB, KeyClaim, KeyStatus
 from redrive.errors import InvalidInput
-from redrive.idempotency.claims import Claim, ClaimRequest, Settlement, Verdict, without_secrets
+from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Settlement, without_secrets
 from redrive.keys import IdempotencyKey, run_id_for_key
 from redrive.logs import get_logger
-from redrive.postgres.circuit_breaker import Patience
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.circuit_breaker import CircuitBreaker
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.tenancy import Executor, Session, scoped
 from redrive.postgres.text import clean, clean_or_none, json_text
 from redrive.redaction.redactor import Redactor
@@ -30,8 +30,8 @@ class PostgresClaims:
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
-        self._express = Express(database_url, max_size)
-        self._patience = Patience(self._express, LONGEST)
+        self._pool = DeadlinePool(database_url, max_size)
+        self._breaker = CircuitBreaker(self._pool, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
 
@@ -50,7 +50,7 @@ class PostgresClaims:
 
     async def close(self) -> None:
         """Close the connections."""
-        self._express.close()
+        self._pool.close()
 
     async def _asked(self, request: ClaimRequest, question: Callable[[Session], Awaitable[T]]) -> T | None:
         def tell(error: Exception) -> None:
@@ -63,7 +63,7 @@ class PostgresClaims:
                 error=str(error),
             )
 
-        return await self._patience.ask(question, tell)
+        return await self._breaker.ask(question, tell)
 
 
 # A response up to this size is part of the answer to a start; a larger one is read from the row.
@@ -87,7 +87,7 @@ async def claim_key(database: Executor, request: ClaimRequest, *, free_failed: b
     """Take a key for a run, or return what is stored. One round trip for a new key, another for a known one."""
     if request.generation == 0 and await _take_new(database, request):
         return Claim(
-            verdict=Verdict.CLAIMED,
+            verdict=ClaimResult.CLAIMED,
             generation=0,
             run_id=request.run_id,
             status=KeyStatus.PROCESSING,

@@ -23,7 +23,7 @@ from redrive.contracts import (
     StepSnapshot,
 )
 from redrive.errors import IdempotencyMismatch, OutcomeUnknown, RedriveError, Unavailable
-from redrive.idempotency.claims import Claim, ClaimRequest, Claims, Settlement, Verdict
+from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Claims, Settlement
 from redrive.keys import check_ttl, request_hash, run_id_for_key
 from redrive.starts import START_TIMEOUT, start_run
 from redrive.visibility import execution_status
@@ -55,79 +55,79 @@ class KeyedStarts:
     claims: Claims | None
     steps: Callable[[RunInput], Awaitable[list[StepSnapshot]]]
 
-    async def start(self, order: RunInput, ttl: timedelta) -> StartedRun:
+    async def start(self, run: RunInput, ttl: timedelta) -> StartedRun:
         """Start the run of the request's key, or answer with the run that it has."""
-        order.request_hash = request_hash(order.pipeline, order.payload)
-        order.key_expires_at = datetime.now(UTC) + check_ttl(ttl)
-        claim = await self._claim(order) if self.claims else None
+        run.request_hash = request_hash(run.pipeline, run.payload)
+        run.key_expires_at = datetime.now(UTC) + check_ttl(ttl)
+        claim = await self._claim(run) if self.claims else None
         if claim is None:
-            return await self._start_by_second_lock(order)
-        _refuse_another(order, claim.request_hash)
+            return await self._start_by_second_lock(run)
+        _refuse_another(run, claim.request_hash)
         if claim.status is not KeyStatus.PROCESSING:
-            return _answer(order, claim)
-        if claim.verdict is Verdict.CLAIMED:
-            return await self._start_or_release(order)
+            return _answer(run, claim)
+        if claim.verdict is ClaimResult.CLAIMED:
+            return await self._start_or_release(run)
         description = await self._describe(claim.run_id)
         # Not there: whoever claimed the key died before the start, or is about to make it.
-        return await self._start(order) if description is None else await self._existing(order, description)
+        return await self._start(run) if description is None else await self._existing(run, description)
 
-    async def _claim(self, order: RunInput) -> Claim | None:
+    async def _claim(self, run: RunInput) -> Claim | None:
         """Claim the key; if its last generation is over, claim the next one."""
         for _ in range(_TRIES):
-            claim = await self.claims.claim(_request(order)) if self.claims else None
-            if claim is None and order.generation == 0:
+            claim = await self.claims.claim(_request(run)) if self.claims else None
+            if claim is None and run.generation == 0:
                 return None
             if claim is None:
                 break
-            if claim.verdict is not Verdict.FREE:
-                order.generation = claim.generation
+            if claim.verdict is not ClaimResult.FREE:
+                run.generation = claim.generation
                 return claim
-            order.generation = claim.generation + 1
+            run.generation = claim.generation + 1
         raise OutcomeUnknown(
-            f"key {order.key!r} is changing hands, or the database went away meanwhile: try the same key again"
+            f"key {run.key!r} is changing hands, or the database went away meanwhile: try the same key again"
         )
 
-    async def _start_or_release(self, order: RunInput) -> StartedRun:
+    async def _start_or_release(self, run: RunInput) -> StartedRun:
         """Start the run of a key that is ours; give the key back if it surely, or very likely, has no run.
 
         Giving it back is safe even if there is one: the next claim computes the same run id, and finds it. It is also
         given back if Temporal has a run of another request with the key: the row would have the wrong fingerprint.
         """
         try:
-            return await self._start(order)
+            return await self._start(run)
         except RedriveError as error:
             cause = error.__cause__
             if self.claims and (not isinstance(cause, RPCError) or cause.status in _RELEASED_ON):
-                await self.claims.release(_request(order))
+                await self.claims.release(_request(run))
             raise
 
-    async def _start_by_second_lock(self, order: RunInput) -> StartedRun:
+    async def _start_by_second_lock(self, run: RunInput) -> StartedRun:
         """Start on Temporal's lock alone. The worker writes the row of the key when the run ends."""
-        started = await self._start(order)
+        started = await self._start(run)
         if self.claims and started.is_cached and started.status.closed:
             # It may have been reset, or have expired, since: only the store knows.
             raise OutcomeUnknown(
-                f"key {order.key!r} has a run that ended ({started.run_id}), and the database that knows whether "
+                f"key {run.key!r} has a run that ended ({started.run_id}), and the database that knows whether "
                 "it may be started again does not answer: try the same key again"
             )
         return started
 
-    async def _start(self, order: RunInput) -> StartedRun:
-        run_id = _run_id(order)
-        order.steps = await self.steps(order)
+    async def _start(self, run: RunInput) -> StartedRun:
+        run_id = _run_id(run)
+        run.steps = await self.steps(run)
         try:
-            if await start_run(self.client, self.task_queue, run_id, order):
+            if await start_run(self.client, self.task_queue, run_id, run):
                 return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
         except RPCError as error:
-            raise _not_started(order, error) from error
+            raise _not_started(run, error) from error
         except RuntimeError as error:
             # A lazy client that was never connected raises the SDK's own error.
             raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
         description = await self._describe(run_id)
         if description is None:
-            raise OutcomeUnknown(f"the run of key {order.key!r} was there and is gone: try the same key again")
-        _refuse_another(order, await self._known_hash(run_id))
-        return await self._existing(order, description)
+            raise OutcomeUnknown(f"the run of key {run.key!r} was there and is gone: try the same key again")
+        _refuse_another(run, await self._known_hash(run_id))
+        return await self._existing(run, description)
 
     async def _describe(self, run_id: str) -> WorkflowExecutionDescription | None:
         try:
@@ -149,14 +149,14 @@ class KeyedStarts:
         # A run that was started by hand may have any input.
         return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
 
-    async def _existing(self, order: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
+    async def _existing(self, run: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
         """Answer with the run that Temporal has, and fix the row of its key if it lacks the end."""
         status = execution_status(description)
         if not status.closed:
             return StartedRun(run_id=description.id, is_cached=True, status=status)
         settlement = await outcome_of(self.client, description.id, status)
         if self.claims:
-            await self.claims.settle(_request(order), settlement)
+            await self.claims.settle(_request(run), settlement)
         return StartedRun(
             run_id=description.id, is_cached=True, status=status, response=settlement.output, error=settlement.error
         )
@@ -180,29 +180,29 @@ def _reason(cause: BaseException) -> str:
     return cause.message if isinstance(cause, ApplicationError) else str(cause)
 
 
-def _run_id(order: RunInput) -> str:
-    return run_id_for_key(order.tenant, order.key or "", order.generation)
+def _run_id(run: RunInput) -> str:
+    return run_id_for_key(run.tenant, run.key or "", run.generation)
 
 
-def _request(order: RunInput) -> ClaimRequest:
+def _request(run: RunInput) -> ClaimRequest:
     return ClaimRequest(
-        tenant=order.tenant,
-        key=order.key or "",
-        generation=order.generation,
-        run_id=_run_id(order),
-        pipeline=order.pipeline,
-        request_hash=order.request_hash or "",
-        expires_at=order.key_expires_at or datetime.now(UTC),
+        tenant=run.tenant,
+        key=run.key or "",
+        generation=run.generation,
+        run_id=_run_id(run),
+        pipeline=run.pipeline,
+        request_hash=run.request_hash or "",
+        expires_at=run.key_expires_at or datetime.now(UTC),
     )
 
 
-def _refuse_another(order: RunInput, known: Any) -> None:
+def _refuse_another(run: RunInput, known: Any) -> None:
     """Refuse a request that is not the one that the key belongs to."""
-    if known and known != order.request_hash:
-        raise IdempotencyMismatch(order.key or "", known=str(known), given=order.request_hash or "")
+    if known and known != run.request_hash:
+        raise IdempotencyMismatch(run.key or "", known=str(known), given=run.request_hash or "")
 
 
-def _answer(order: RunInput, claim: Claim) -> StartedRun:
+def _answer(run: RunInput, claim: Claim) -> StartedRun:
     """Answer from the row alone."""
     done = claim.status is KeyStatus.COMPLETED
     elsewhere = done and not claim.has_response
@@ -211,21 +211,21 @@ def _answer(order: RunInput, claim: Claim) -> StartedRun:
         is_cached=True,
         status=claim.run_status or (RunStatus.SUCCESS if done else RunStatus.FAILED),
         response=claim.response,
-        response_at=_response_at(order, claim) if elsewhere else None,
+        response_at=_response_at(run, claim) if elsewhere else None,
         error=claim.error,
     )
 
 
-def _response_at(order: RunInput, claim: Claim) -> str:
+def _response_at(run: RunInput, claim: Claim) -> str:
     if claim.response_size is None:
         return f"redrive run status {claim.run_id} --json"
-    return f"redrive keys show '{order.key}' --tenant {order.tenant} --json"
+    return f"redrive keys show '{run.key}' --tenant {run.tenant} --json"
 
 
-def _not_started(order: RunInput, error: RPCError) -> Unavailable:
+def _not_started(run: RunInput, error: RPCError) -> Unavailable:
     if error.status in _REFUSALS:
         return Unavailable(f"Temporal refused the start ({error.status.name.lower()}): {error.message[:300]}")
-    return _unknown(_run_id(order), error)
+    return _unknown(_run_id(run), error)
 
 
 def _unknown(run_id: str, error: RPCError) -> OutcomeUnknown:

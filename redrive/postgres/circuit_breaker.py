@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from redrive.postgres.database import DATABASE_ERRORS
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.tenancy import Session
 
 T = TypeVar("T")
@@ -15,11 +15,11 @@ T = TypeVar("T")
 PAUSE: Final = timedelta(seconds=5)
 
 
-class Patience:
+class CircuitBreaker:
     """Ask a database with a time limit, and after a failure not at all for a while."""
 
-    def __init__(self, express: Express, longest: timedelta) -> None:
-        self._express = express
+    def __init__(self, deadline_pool: DeadlinePool, longest: timedelta) -> None:
+        self._pool = deadline_pool
         self._longest = longest
         self._asked_again_at = 0.0
 
@@ -32,7 +32,7 @@ class Patience:
             # This caller tries; the others do not wait for it.
             self._asked_again_at = now + PAUSE.total_seconds()
         try:
-            answer = await self._express.ask(question, self._longest)
+            answer = await self._pool.ask(question, self._longest)
         except DATABASE_ERRORS as error:
             self._asked_again_at = time.monotonic() + PAUSE.total_seconds()
             tell(error)

@@ -6,13 +6,13 @@ from typing import Final
 import asyncpg
 
 from redrive.errors import Unavailable
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.pool import APP_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 
 _CLOSE_TIMEOUT = 5.0
 # Each connection answers a thousand queries a second.
-_EXPRESS_SIZE: Final = 2
+_DEADLINE_POOL_SIZE: Final = 2
 # What an unavailable database raises, also during a statement. A timeout is an OSError.
 DATABASE_ERRORS: Final = (
     OSError,
@@ -24,13 +24,13 @@ DATABASE_ERRORS: Final = (
 
 
 class Database:
-    """Open the pool on first use; if that fails, the next use tries again. `express` is for those that cannot wait."""
+    """Open the pool on first use; if that fails, the next use tries again. `deadline_pool` serves impatient callers."""
 
     def __init__(self, url: str, *, max_size: int = 10, role: str = APP_ROLE) -> None:
         self._url = url
         self._role = role
         self._max_size = max_size
-        self.express = Express(url, _EXPRESS_SIZE)
+        self.deadline_pool = DeadlinePool(url, _DEADLINE_POOL_SIZE)
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
 
@@ -44,7 +44,7 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections, terminating those that are still busy after a while."""
-        self.express.close()
+        self.deadline_pool.close()
         # Wait for a pool that is being opened: it would stay open.
         async with self._opening:
             pool, self._pool = self._pool, None

@@ -18,7 +18,7 @@ T = TypeVar("T")
 SURPLUS_LIFETIME: Final = timedelta(minutes=5)
 
 
-class Express:
+class DeadlinePool:
     """Up to a fixed number of connections, opened on demand and kept for the next caller."""
 
     def __init__(self, url: str, max_size: int) -> None:

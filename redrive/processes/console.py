@@ -25,7 +25,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         app = self.config.app
         if isinstance(app, FastAPI):
-            app.state.desk.stopping.set()
+            app.state.app_state.stopping.set()
         # A second signal, on which uvicorn would exit at once, and its re-raising of signals are not wanted.
         self.should_exit = True
 
@@ -36,7 +36,7 @@ async def serve(settings: Settings, events: EventSettings) -> None:
     app = build_app(settings, events)
     config = uvicorn.Config(
         app,
-        http=guarded(settings.header_timeout, settings.max_connections, app.state.desk.metrics),
+        http=guarded(settings.header_timeout, settings.max_connections, app.state.app_state.metrics),
         host=host,
         port=port,
         log_config=None,

@@ -21,11 +21,11 @@ from redrive.bridges.rabbitmq.metrics import RetryMetrics
 from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.bridges.rabbitmq.sweep import RetrySweeper
 from redrive.connection import database_url
-from redrive.contracts import DEFAULT_TENANT, SweepOrder, Workflow
+from redrive.contracts import DEFAULT_TENANT, SweepInput, Workflow
 from redrive.logs import get_logger
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import on_stop_signals, run_program, say_ready
-from redrive.processes.temporal import connect_patiently, workflow_runner
+from redrive.processes.temporal import connect_with_retries, workflow_runner
 from redrive.settings import Settings, read_environment
 from redrive.store.messages.retry_queue import depth
 from redrive.workflows.retry_sweep import RetrySweep
@@ -37,7 +37,7 @@ TEMPORAL = "temporal"
 GAUGE_INTERVAL = 10.0
 # A sweep that was ended, or that the server forgot, is started again after this.
 ENSURE_INTERVAL = 15.0
-STOP_PATIENCE = 15.0
+STOP_TIMEOUT = 15.0
 
 
 class RabbitBridge:
@@ -85,7 +85,7 @@ class RabbitBridge:
 
     async def host_sweep(self) -> None:
         """Run a worker for the sweep, and make sure that the sweep runs."""
-        client = await connect_patiently(self._settings)
+        client = await connect_with_retries(self._settings)
         async with self.sweep_worker(client):
             while True:
                 await self.ensure_sweep(client)
@@ -96,7 +96,7 @@ class RabbitBridge:
         try:
             await client.start_workflow(
                 Workflow.RETRY_SWEEP,
-                SweepOrder(tenant=self._tenant),
+                SweepInput(tenant=self._tenant),
                 id=self.sweep_id,
                 task_queue=self.sweep_id,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -133,7 +133,7 @@ class RabbitBridge:
             self.ingest.stop()
             for task in (told, *parts[1:]):
                 task.cancel()
-            await asyncio.wait({ingest}, timeout=STOP_PATIENCE)
+            await asyncio.wait({ingest}, timeout=STOP_TIMEOUT)
             ingest.cancel()
             await asyncio.gather(told, *parts, return_exceptions=True)
 

@@ -24,7 +24,7 @@ def workflow_runner() -> WorkflowRunner:
     return UnsandboxedWorkflowRunner()
 
 
-async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
+async def connect_with_retries(settings: Settings, runtime: Runtime | None = None) -> Client:
     """Wait for Temporal: a worker may start before it, or while it restarts."""
     while True:
         try:

@@ -21,7 +21,7 @@ async def last_sent(pool: Pool, tenant: str, fingerprint: str) -> datetime | Non
         return moment
 
 
-async def take_held_back(pool: Pool, tenant: str, fingerprint: str, since: datetime) -> int:
+async def take_suppressed(pool: Pool, tenant: str, fingerprint: str, since: datetime) -> int:
     """Return how many failures the alert of that moment suppressed; they count as reported now. Repeatable.
 
     0 if another alert has already reported them.

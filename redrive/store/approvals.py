@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from redrive.bulk import BulkPlan, BulkStart
 from redrive.dead_letters import LetterId
-from redrive.errors import ApprovalNeeded, ApprovalNotFound, SameEyes
+from redrive.errors import ApprovalNeeded, ApprovalNotFound, SameApprover
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.text import clean, json_text
@@ -64,11 +64,11 @@ class Approval(Record):
     approved_by: str | None
     approval_reason: str | None
     approved_at: datetime | None
-    used_for: str | None = Field(description="the order, or the bulk operation, that it was used for")
+    used_for: str | None = Field(description="the command, or the bulk operation, that it was used for")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class ApprovalRequest:
     """A request for the approval of a plan, which is given redacted."""
 
     about: LetterId | PlanRef
@@ -100,8 +100,8 @@ async def is_held(connection: Connection, tenant: str, plan_hash: str) -> bool:
     return held
 
 
-async def ask_approval(pool: Pool, asking: Asking) -> None:
-    """Ask for an approval. Asking again while it waits changes nothing."""
+async def ask_approval(pool: Pool, asking: ApprovalRequest) -> None:
+    """Ask for an approval. ApprovalRequest again while it waits changes nothing."""
     about = asking.about
     async with transaction(pool, about.tenant) as connection:
         asked = await connection.fetchrow(
@@ -118,7 +118,7 @@ async def ask_approval(pool: Pool, asking: Asking) -> None:
             await write(
                 connection,
                 Entry(
-                    action=Action.APPROVAL_ASKED,
+                    action=Action.APPROVAL_REQUESTED,
                     letter=about,
                     actor=asking.requested_by,
                     reason=asking.reason,
@@ -134,7 +134,7 @@ async def approve(pool: Pool, tenant: str, plan_hash: str, yes: Yes) -> Approval
         if known is None or not known["in_time"]:
             raise not_found(plan_hash)
         if known["requested_person"] == clean(yes.person):
-            raise SameEyes(f"plan {plan_hash!r}: {yes.approved_by} asked for it; somebody else has to approve it")
+            raise SameApprover(f"plan {plan_hash!r}: {yes.approved_by} asked for it; somebody else has to approve it")
         if known["approved_by"] is not None:
             return _approval(dict(known))
         row = await connection.fetchrow(_APPROVE, tenant, clean(plan_hash), clean(yes.approved_by), clean(yes.reason))
@@ -188,11 +188,11 @@ class PlanWaits(ApprovalNeeded):
     """A start whose plan nobody else has approved yet, with that plan."""
 
     def __init__(self, start: BulkStart, plan: BulkPlan) -> None:
-        tenant, until = start.order.tenant, start.order.selection.until
+        tenant, until = start.command.tenant, start.command.selection.until
         super().__init__(
             f"plan {start.plan_hash!r}: somebody other than {start.requested_by!r} has to approve it within an hour, "
             f"at /bulk/approvals/{start.plan_hash} of the console or with `redrive bulk approve {start.plan_hash} "
-            f"--tenant {tenant} --reason …`; then give the same order again"
+            f"--tenant {tenant} --reason …`; then give the same command again"
             + (f", with until {until.isoformat()}" if until else "")
         )
         self.plan = plan
@@ -200,18 +200,18 @@ class PlanWaits(ApprovalNeeded):
 
 async def use_plan_approval(connection: Connection, start: BulkStart, plan: BulkPlan) -> None:
     """Use the approval of a plan, or refuse."""
-    if await use_approval(connection, start.order.tenant, start.plan_hash, start.bulk_id) is None:
+    if await use_approval(connection, start.command.tenant, start.plan_hash, start.bulk_id) is None:
         raise PlanWaits(start, plan)
 
 
 async def ask_plan_approval(pool: Pool, start: BulkStart, plan: dict[str, Any]) -> None:
     """Let a plan, which is given redacted, wait for a second approver."""
-    asking = Asking(
-        about=PlanRef(start.order.tenant),
+    asking = ApprovalRequest(
+        about=PlanRef(start.command.tenant),
         plan_hash=start.plan_hash,
         plan=plan,
         reason=start.reason,
         requested_by=start.requested_by,
-        person=start.eyes,
+        person=start.responsible,
     )
     await ask_approval(pool, asking)

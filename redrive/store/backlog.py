@@ -13,7 +13,7 @@ _OLDEST: Final = """
 _RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
 
 
-class Stock(NamedTuple):
+class Backlog(NamedTuple):
     """The dead letters by status, the age of the oldest open one, and the steps in retry."""
 
     letters: dict[str, int]
@@ -21,10 +21,10 @@ class Stock(NamedTuple):
     retrying: int
 
 
-async def stock(pool: Pool) -> Stock:
+async def backlog(pool: Pool) -> Backlog:
     """Return the backlog."""
     async with reading(pool, None) as connection:
         rows = await connection.fetch(_COUNTS)
         oldest: timedelta = await connection.fetchval(_OLDEST)
         retrying: int = await connection.fetchval(_RETRYING)
-    return Stock({row["status"]: row["count"] for row in rows}, oldest, retrying)
+    return Backlog({row["status"]: row["count"] for row in rows}, oldest, retrying)

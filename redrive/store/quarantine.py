@@ -15,21 +15,21 @@ from redrive.postgres.text import clean
 NEEDS_TENANT: Final = "it is in quarantine: name the tenant whose it is (assign_to), or discard it"
 
 
-async def assign_dead_event(pool: Pool, dead_id: str, tenant: str, order: Replay | Discard) -> None:
+async def assign_dead_event(pool: Pool, dead_id: str, tenant: str, command: Replay | Discard) -> None:
     """Assign a dead event to a tenant. One that is no longer in quarantine, or not pending, stays where it is."""
-    await _assign(pool, "SELECT assign_dead_event($1, $2, $3, $4, $5)", clean(dead_id), tenant, order)
+    await _assign(pool, "SELECT assign_dead_event($1, $2, $3, $4, $5)", clean(dead_id), tenant, command)
 
 
-async def assign_dead_message(pool: Pool, message_id: UUID, tenant: str, order: Replay | Discard) -> None:
+async def assign_dead_message(pool: Pool, message_id: UUID, tenant: str, command: Replay | Discard) -> None:
     """Assign a dead message to a tenant. One that is no longer in quarantine, or not pending, stays where it is."""
     try:
-        await _assign(pool, "SELECT assign_dead_message($1, $2, $3, $4, $5)", message_id, tenant, order)
+        await _assign(pool, "SELECT assign_dead_message($1, $2, $3, $4, $5)", message_id, tenant, command)
     except asyncpg.UniqueViolationError:
         raise InvalidInput(f"tenant {tenant!r} has the same message already: discard this one") from None
 
 
-async def _assign(pool: Pool, statement: str, about: str | UUID, tenant: str, order: Replay | Discard) -> None:
-    facts = (clean(order.requested_by), clean(order.reason), clean(order.request_id))
+async def _assign(pool: Pool, statement: str, about: str | UUID, tenant: str, command: Replay | Discard) -> None:
+    facts = (clean(command.requested_by), clean(command.reason), clean(command.request_id))
     async with transaction(pool, QUARANTINE) as connection:
         await connection.execute(statement, about, tenant, *facts)
 

@@ -56,43 +56,45 @@ async def tenants(pool: Pool) -> list[str]:
     return [row["tenant"] for row in rows if row["tenant"] != "*"]
 
 
-async def purge_tenant(pool: Pool, tenant: str, wish: Purge) -> AsyncIterator[Purged]:
+async def purge_tenant(pool: Pool, tenant: str, wanted: Purge) -> AsyncIterator[Purged]:
     """Purge a tenant batch by batch, each in its own transaction: it may be interrupted anywhere."""
     now = datetime.now(UTC)
     for kind, tables in _TABLES.items():
-        keep = wish.keep.of(kind)
+        keep = wanted.keep.of(kind)
         for table in tables if keep is not None else ():
-            async for count in _purge_table(pool, tenant, table, now - (keep or timedelta()), wish):
+            async for count in _purge_table(pool, tenant, table, now - (keep or timedelta()), wanted):
                 yield Purged(tenant, kind, count)
-    if wish.keep.audit is not None:
-        async for count in _cut_audit(pool, tenant, wish.keep.audit, wish):
+    if wanted.keep.audit is not None:
+        async for count in _cut_audit(pool, tenant, wanted.keep.audit, wanted):
             yield Purged(tenant, Kind.AUDIT, count)
 
 
-async def _purge_table(pool: Pool, tenant: str, table: str, before: datetime, wish: Purge) -> AsyncIterator[int]:
+async def _purge_table(pool: Pool, tenant: str, table: str, before: datetime, wanted: Purge) -> AsyncIterator[int]:
     at: datetime | None = None
     last: str | None = None
     while True:
         async with transaction(pool, tenant) as connection:
-            row = await connection.fetchrow(_PURGE, table, before, wish.batch, at, last, wish.who, wish.dry_run)
+            row = await connection.fetchrow(_PURGE, table, before, wanted.batch, at, last, wanted.who, wanted.dry_run)
         if row is None or row["seen"] == 0:
             return
         yield row["deleted"]
         at, last = row["last_at"], row["last_id"]
 
 
-async def _cut_audit(pool: Pool, tenant: str, keep: timedelta, wish: Purge) -> AsyncIterator[int]:
-    due = await _cut(pool, tenant, keep, wish, dry_run=True)
-    if wish.dry_run or not due:
+async def _cut_audit(pool: Pool, tenant: str, keep: timedelta, wanted: Purge) -> AsyncIterator[int]:
+    due = await _cut(pool, tenant, keep, wanted, dry_run=True)
+    if wanted.dry_run or not due:
         yield due
         return
     if any(not proof.is_whole for proof in await verify(pool, tenant)):
         raise AuditNotWhole(f"the audit log of tenant {tenant!r} was changed, so it is not cut: `redrive audit verify`")
-    while count := await _cut(pool, tenant, keep, wish, dry_run=False):
+    while count := await _cut(pool, tenant, keep, wanted, dry_run=False):
         yield count
 
 
-async def _cut(pool: Pool, tenant: str, keep: timedelta, wish: Purge, *, dry_run: bool) -> int:
+async def _cut(pool: Pool, tenant: str, keep: timedelta, wanted: Purge, *, dry_run: bool) -> int:
     async with transaction(pool, tenant) as connection:
-        count: int = await connection.fetchval("SELECT cut_audit($1, $2, $3, $4)", keep, wish.batch, wish.who, dry_run)
+        count: int = await connection.fetchval(
+            "SELECT cut_audit($1, $2, $3, $4)", keep, wanted.batch, wanted.who, dry_run
+        )
     return count

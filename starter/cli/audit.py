@@ -98,10 +98,10 @@ def _check_heads(matches: list[tuple[Head, Match]]) -> None:
 
 
 def _proofs_table(proofs: list[Proof]) -> Table:
-    table = Table("tenant", "entries", "cut off", "verdict", "head", box=None, header_style="bold")
+    table = Table("tenant", "entries", "cut off", "state", "head", box=None, header_style="bold")
     for proof in proofs:
-        verdict = "whole" if proof.is_whole else f"BROKEN at row {proof.first_broken}"
-        table.add_row(proof.tenant, str(proof.entries), str(proof.cut), verdict, proof.head)
+        state = "whole" if proof.is_whole else f"BROKEN at row {proof.first_broken}"
+        table.add_row(proof.tenant, str(proof.entries), str(proof.cut), state, proof.head)
     return table
 
 

@@ -12,27 +12,27 @@ from pydantic import ValidationError
 from redrive.access import account
 from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 from redrive.documents import validation_sentence
-from redrive.errors import InvalidInput, OrderRefused
+from redrive.errors import CommandRefused, InvalidInput
 from redrive.keys import new_request_id
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, console
 
 Letter = Annotated[str, Parameter(name="ID", help="The dead letter's id, or its run and step as `run-…/step`.")]
 Reason = Annotated[str, Parameter(help="Why; kept in the audit log.")]
-By = Annotated[str | None, Parameter(help="Who gives the order; without it, the name of your account.")]
+By = Annotated[str | None, Parameter(help="Who gives the command; without it, the name of your account.")]
 RequestId = Annotated[
-    str | None, Parameter(help="The same id again is the same order: it is carried out once and answered alike.")
+    str | None, Parameter(help="The same id again is the same command: it is carried out once and answered alike.")
 ]
 
 
-OrderType = TypeVar("OrderType", Replay, Resolve, Discard, Restart)
+CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
 
 
 AssignTo = Annotated[str | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")]
 
 
 @dataclass(frozen=True)
-class Manner:
+class AnswerOptions:
     """How a command is carried out."""
 
     yes: bool
@@ -53,11 +53,11 @@ class Giving:
     json: Json = False
 
     @property
-    def manner(self) -> Manner:
+    def options(self) -> AnswerOptions:
         """How the command is carried out."""
-        return Manner(yes=self.yes, json=self.json)
+        return AnswerOptions(yes=self.yes, json=self.json)
 
-    def order(self, kind: type[OrderType], **fields: Any) -> OrderType:
+    def command(self, kind: type[CommandType], **fields: Any) -> CommandType:
         """Build the command, or raise which field is wrong."""
         return made(kind, by=self.by, reason=self.reason, request_id=self.request_id, **fields)
 
@@ -69,7 +69,7 @@ def asked_by(by: str | None) -> str:
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError):
-        raise InvalidInput("--by: say who gives the order, this account has no name") from None
+        raise InvalidInput("--by: say who gives the command, this account has no name") from None
 
 
 def own_person() -> str:
@@ -80,7 +80,7 @@ def own_person() -> str:
         return account(str(os.getuid()))
 
 
-def made(kind: type[OrderType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> OrderType:
+def made(kind: type[CommandType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> CommandType:
     """Build a command, or raise which field is wrong."""
     try:
         return kind(request_id=request_id or new_request_id(), requested_by=asked_by(by), reason=reason, **fields)
@@ -93,6 +93,6 @@ def finish(answer: Answer, *, json: bool) -> None:
     if json:
         print_json(answer)
     if not answer.accepted:
-        raise OrderRefused(f"refused: {answer.message}")
+        raise CommandRefused(f"refused: {answer.message}")
     if not json:
         console.print(answer.message, markup=False, soft_wrap=True)

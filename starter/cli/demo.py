@@ -30,7 +30,7 @@ from redrive.worker import running_worker
 
 TASK_QUEUE = "redrive-demo"
 TENANT = "demo"
-PATIENCE = 25.0
+TIMEOUT = 25.0
 INTERVAL = 0.2
 INTERRUPTED = 130
 NARROW = 120
@@ -111,7 +111,7 @@ async def _play(info: StackInfo) -> list[RunView]:
 async def _watch(redrive: Redrive, run_ids: list[str], *, until: Callable[[RunView], bool]) -> list[RunView]:
     """Show the runs live until the condition holds for all."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + PATIENCE
+    give_up = loop.time() + TIMEOUT
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             views = list(await asyncio.gather(*(redrive.status(run_id) for run_id in run_ids)))

@@ -46,7 +46,7 @@ async def put(
     tenant
         The tenant. An owner has none; by default, `default`.
     right
-        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. By default all that the
+        Only this: `read`, `payloads`, `start`, `command`, `tokens`. May be given several times. By default all that the
         role has; `payloads` must be named for staff and viewers.
     inactive
         Keep the person's row, but refuse their sign-ins and requests.

@@ -12,12 +12,12 @@ from redrive.errors import MessageNotFound
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import AssignTo, Giving, Manner, finish
+from redrive.starter.cli.command_options import AnswerOptions, AssignTo, Giving, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json
 from redrive.starter.cli.terminal import Json, confirm, console, errors, plain
-from redrive.store.messages.commands import assigned, give_order
+from redrive.store.messages.commands import assigned, take_command
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -127,7 +127,7 @@ async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_t
 
     `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
     """
-    await order_message(message, tenant, how.order(Replay), how.manner, assign_to)
+    await command_message(message, tenant, how.command(Replay), how.options, assign_to)
 
 
 @app.command(name=["discard", "ignore"])
@@ -138,26 +138,26 @@ async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None
 
     `redrive messages discard 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "sent by hand" --yes`
     """
-    await order_message(message, tenant, how.order(Discard), how.manner)
+    await command_message(message, tenant, how.command(Discard), how.options)
 
 
-async def order_message(
-    text: str, tenant: str | None, order: Replay | Discard, manner: Manner, assign_to: str | None = None
+async def command_message(
+    text: str, tenant: str | None, command: Replay | Discard, options: AnswerOptions, assign_to: str | None = None
 ) -> None:
     """Replay or discard a message, or show which one that would be."""
-    if manner.wait:
+    if options.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` tells what became of it")
     async with open_records(read_settings()) as pool:
         found = await find_message(pool, text, tenant)
-        if manner.dry_run:
-            _print_plan(found, json=manner.json)
+        if options.dry_run:
+            _print_plan(found, json=options.json)
             return
-        confirm(f"{order.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=manner.yes)
-        owner = await assigned(pool, found, assign_to, order) if isinstance(order, Replay) else found.tenant
-        answer = await give_order(pool, owner, found.message_id, order)
+        confirm(f"{command.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=options.yes)
+        owner = await assigned(pool, found, assign_to, command) if isinstance(command, Replay) else found.tenant
+        answer = await take_command(pool, owner, found.message_id, command)
     if answer is None:
         raise _not_found(text)
-    finish(answer, json=manner.json)
+    finish(answer, json=options.json)
 
 
 async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:

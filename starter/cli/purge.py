@@ -51,8 +51,8 @@ async def purge(
     if not dry_run:
         confirm(f"Delete {_wording(keep)} of {tenant or 'all tenants'}?", yes=yes)
     async with open_records(read_settings()) as pool:
-        wish = Purge(keep=keep, who=asked_by(by), dry_run=dry_run)
-        counts = {name: await _purge(pool, name, wish) for name in await _chosen(pool, tenant)}
+        wanted = Purge(keep=keep, who=asked_by(by), dry_run=dry_run)
+        counts = {name: await _purge(pool, name, wanted) for name in await _chosen(pool, tenant)}
     if json:
         print_json({"dry_run": dry_run, "tenants": counts})
     else:
@@ -71,9 +71,9 @@ async def _chosen(pool: Pool, tenant: str | None) -> list[str]:
     return [tenant] if tenant is not None else known
 
 
-async def _purge(pool: Pool, tenant: str, wish: Purge) -> Counter[str]:
+async def _purge(pool: Pool, tenant: str, wanted: Purge) -> Counter[str]:
     counts: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-    async for batch in purge_tenant(pool, tenant, wish):
+    async for batch in purge_tenant(pool, tenant, wanted):
         counts[batch.kind.value] += batch.count
     return counts
 

@@ -23,8 +23,8 @@ from redrive.starter.stack.state import StateDirectory, find_running
 from redrive.store.access.sessions import create_link
 from redrive.store.access.tokens import (
     NewToken,
+    TokenRequest,
     TokenRow,
-    TokenWish,
     create_owner_token,
     create_token,
     list_tokens,
@@ -63,7 +63,7 @@ async def create(
     tenant
         Its tenant. An owner has none; by default, `default`.
     right
-        Only this: `read`, `payloads`, `start`, `order`, `tokens`. May be given several times. By default all that the
+        Only this: `read`, `payloads`, `start`, `command`, `tokens`. May be given several times. By default all that the
         role has; `payloads` must be named for staff and viewers.
     expires
         How long it lasts: `12h`, `30d`; at most 366 days.
@@ -71,7 +71,7 @@ async def create(
         The person who will have it, as `redrive members` names them. By default, you: whatever is approved with it is
         approved by you.
     """
-    wish = TokenWish(
+    wanted = TokenRequest(
         name=name,
         role=parse_role(role),
         tenant=tenant,
@@ -80,7 +80,7 @@ async def create(
         lasts=parse_duration("--expires", expires),
         rights=frozenset(right) if right else None,
     )
-    token = await _create(wish)
+    token = await _create(wanted)
     if json:
         print_json(token)
     else:
@@ -89,14 +89,14 @@ async def create(
         errors.print(f"token {token.id} of {token.role} in {token.tenant}, until {token.expires_at:%Y-%m-%d %H:%M} UTC")
 
 
-async def _create(wish: TokenWish) -> NewToken:
+async def _create(wanted: TokenRequest) -> NewToken:
     settings = read_settings()
-    if wish.role is Role.OWNER:
-        if wish.tenant or wish.rights:
+    if wanted.role is Role.OWNER:
+        if wanted.tenant or wanted.rights:
             raise WrongUsage("--role owner: has all tenants and all rights; leave --tenant and --right out")
-        return await create_owner_token(owner_database_url(settings), wish)
+        return await create_owner_token(owner_database_url(settings), wanted)
     async with open_access(settings) as pool:
-        return await create_token(pool, replace(wish, tenant=wish.tenant or DEFAULT_TENANT))
+        return await create_token(pool, replace(wanted, tenant=wanted.tenant or DEFAULT_TENANT))
 
 
 @app.command(name="list")

@@ -17,7 +17,7 @@ from redrive.store.dead_letters.models import LetterRecord
 
 OPERATOR = "you"
 REASON = "the customer meant a lamp"
-PATIENCE = 15.0
+TIMEOUT = 15.0
 INTERVAL = 0.1
 
 
@@ -40,7 +40,7 @@ async def rescue(redrive: Redrive, database: Database, scene: Scene, view: RunVi
 
 async def _record(database: Database, letter: LetterId) -> LetterRecord:
     """Wait for the record: it is written a moment after the run is parked."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             record = await get_letter(await database.pool(), letter.tenant, letter.workflow_id)
             if record:

@@ -66,7 +66,7 @@ class Program:
     prepare: Callable[[], Awaitable[None]] = _nothing
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL
-    patience: timedelta = timedelta(seconds=60)
+    ready_timeout: timedelta = timedelta(seconds=60)
     grace: timedelta = timedelta(seconds=10)
 
 
@@ -155,15 +155,15 @@ class Child:
         self._set(pid=self._process.pid)
 
     async def _until_ready(self) -> None:
-        deadline = time.monotonic() + self.program.patience.total_seconds()
+        deadline = time.monotonic() + self.program.ready_timeout.total_seconds()
         while not await self.program.ready() or self._exit_code is not None:
             if self._exit_code is not None:
                 raise StackError(
                     f"{self.program.title} ended at its start ({_ending(self._exit_code)}).{self._quote()}"
                 )
             if time.monotonic() > deadline:
-                patience = self.program.patience.total_seconds()
-                raise StackError(f"{self.program.title} was not ready after {patience:g} s.{self._quote()}")
+                ready_timeout = self.program.ready_timeout.total_seconds()
+                raise StackError(f"{self.program.title} was not ready after {ready_timeout:g} s.{self._quote()}")
             await asyncio.sleep(POLL_INTERVAL)
 
     @property

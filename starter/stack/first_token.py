@@ -11,7 +11,7 @@ from redrive.postgres.pool import ACCESS_ROLE
 from redrive.starter.cli.command_options import own_person
 from redrive.starter.stack.state import write_private
 from redrive.store.access.sessions import create_link
-from redrive.store.access.tokens import TokenWish, create_owner_token, token_principal
+from redrive.store.access.tokens import TokenRequest, create_owner_token, token_principal
 
 _LASTS: Final = timedelta(days=365)
 
@@ -29,7 +29,7 @@ async def sign_in_link(console: str, logins: Logins, token_file: Path) -> str:
         pool = await database.pool()
         secret = _read(token_file)
         if secret is None or await token_principal(pool, secret) is None:
-            wish = TokenWish(
+            wanted = TokenRequest(
                 name="redrive up",
                 role=Role.OWNER,
                 tenant=None,
@@ -37,7 +37,7 @@ async def sign_in_link(console: str, logins: Logins, token_file: Path) -> str:
                 person=own_person(),
                 lasts=_LASTS,
             )
-            secret = (await create_owner_token(logins.owner_url, wish)).secret
+            secret = (await create_owner_token(logins.owner_url, wanted)).secret
             write_private(token_file, secret + "\n")
         return link_address(console, await create_link(pool, secret))
 

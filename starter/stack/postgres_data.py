@@ -52,10 +52,10 @@ async def end_leftover(data: Path) -> None:
         # Another process has this number by now, and the server would refuse to start because of it.
         (data / "postmaster.pid").unlink(missing_ok=True)
         return
-    for ending, patience in _ENDINGS:
+    for ending, timeout in _ENDINGS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, ending)
-        if await _gone(pid, patience):
+        if await _gone(pid, timeout):
             return
     raise StackError(f"a PostgreSQL that was left behind (process {pid}) does not end: end it and try again")
 
@@ -132,8 +132,8 @@ def _command_line(pid: int) -> str:
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout
 
 
-async def _gone(pid: int, patience: float) -> bool:
-    deadline = time.monotonic() + patience
+async def _gone(pid: int, timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
     while _alive(pid):
         if time.monotonic() > deadline:
             return False

@@ -37,8 +37,8 @@ _USER: Final = "redrive"
 _INSTALLATIONS: Final = Path("/usr/lib/rabbitmq/lib")
 _NAME_SERVERS: Final = (Path("/usr/bin/epmd"), Path("/usr/lib/erlang/bin/epmd"))
 _SERVICE_POLICY: Final = Path("/usr/sbin/policy-rc.d")
-_INSTALL_PATIENCE: Final = 240
-_SIGN_IN_PATIENCE: Final = 5.0
+_INSTALL_TIMEOUT: Final = 240
+_SIGN_IN_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class RabbitMQ:
         if not await listens(self.port):
             return False
         try:
-            async with asyncio.timeout(_SIGN_IN_PATIENCE):
+            async with asyncio.timeout(_SIGN_IN_TIMEOUT):
                 connection = await aiormq.connect(self.url)
                 await connection.close()
         except (AMQPError, OSError, TimeoutError):
@@ -198,7 +198,7 @@ def _install() -> None:
                 ["apt-get", "--quiet", "-o", "DPkg::Lock::Timeout=120", *words],
                 check=False,
                 capture_output=True,
-                timeout=_INSTALL_PATIENCE,
+                timeout=_INSTALL_TIMEOUT,
                 env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
             )
 

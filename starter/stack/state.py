@@ -16,7 +16,7 @@ from redrive.connection import LOGINS_FILE
 from redrive.contracts import Broker
 from redrive.errors import StackError
 
-_LOCK_PATIENCE: Final = 0.3
+_LOCK_TIMEOUT: Final = 0.3
 _SPACE_NEEDED: Final = 64 * 1024 * 1024
 
 
@@ -158,7 +158,7 @@ def _check_space(path: Path) -> None:
 def holding(lock: Path) -> Iterator[None]:
     """Lock a file for the length of a block, or raise `StackError` naming the process that holds it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + _LOCK_PATIENCE
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while not _locked(descriptor, fcntl.LOCK_EX):
         # `find_running` also holds the lock for a moment.
         if time.monotonic() < deadline:

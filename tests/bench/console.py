@@ -23,7 +23,7 @@ from redrive.postgres.connection import connect
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
+from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
 from redrive.store.migrate import migrate
 from tests.bench.letters_explain import TENANT, load
 from tests.conftest import owner_url
@@ -74,7 +74,7 @@ async def measure(rows: int) -> dict[str, Took]:
 
 
 async def _tokens(url: str) -> dict[str, str]:
-    wish = TokenWish(
+    wish = TokenRequest(
         name="bench",
         role=Role.ADMIN,
         tenant=TENANT,

@@ -36,7 +36,7 @@ class Parking(Protocol):
     async def parked(self, folder: Path) -> int:
         """Count the runs of a round that are parked, with all that belongs to it."""
 
-    async def order(self, folder: Path, run_id: str) -> None:
+    async def command(self, folder: Path, run_id: str) -> None:
         """Order one to go on."""
 
     async def ended(self, run_id: str) -> None:
@@ -66,7 +66,7 @@ class WithDeadLetters:
         )
         return count
 
-    async def order(self, folder: Path, run_id: str) -> None:
+    async def command(self, folder: Path, run_id: str) -> None:
         """Replay, and wait for the answer; ask again when there is none, as the client says."""
         letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
         answer = await insist(
@@ -108,7 +108,7 @@ class WithSignals:
         file = folder / PARKED_FILE
         return file.read_bytes().count(b"\n") if file.exists() else 0
 
-    async def order(self, folder: Path, run_id: str) -> None:
+    async def command(self, folder: Path, run_id: str) -> None:
         """Send the signal."""
         await self.client.get_workflow_handle(run_id).signal(ParkingRun.replay)
 

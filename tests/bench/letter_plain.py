@@ -1,7 +1,7 @@
 """The floor: a workflow that uses nothing but Temporal, parks when its activity has failed, and is signalled on.
 
-It writes no record, starts no second workflow, checks no order and tells nobody. It notes for the benchmark that it is
-parked, which costs less than any other way to learn it.
+It writes no record, starts no second workflow, checks no command and tells nobody. It notes for the benchmark that
+it is parked, which costs less than any other way to learn it.
 """
 
 from datetime import timedelta

@@ -27,7 +27,7 @@ class LetterRound:
     runs: int
     parking: float
     replaying: float
-    order_to_step: list[float]
+    command_to_step: list[float]
     worker_cpu: float
     server_cpu: float
 
@@ -70,7 +70,7 @@ async def time_letters(
 
         async def replay(errand: Errand) -> None:
             ordered[errand.number] = time.time()
-            await contender.order(folder, ids[errand.number])
+            await contender.command(folder, ids[errand.number])
             await contender.ended(ids[errand.number])
 
         began = time.perf_counter()
@@ -82,7 +82,7 @@ async def time_letters(
 
 
 def _order_to_step(folder: Path, ordered: dict[int, float]) -> list[float]:
-    """Return how long after its order each step ran again."""
+    """Return how long after its command each step ran again."""
     lines = [line.split() for line in (folder / STEPS_FILE).read_text().splitlines()]
     # In the order of time: the last run of a step is the one that was ordered.
     ran = {int(number): float(at) for number, at in lines}
@@ -131,7 +131,7 @@ def _spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _figures(contender: str, rounds: Sequence[LetterRound]) -> LetterFigures:
-    waits = sorted(wait for one in rounds for wait in one.order_to_step)
+    waits = sorted(wait for one in rounds for wait in one.command_to_step)
     return LetterFigures(
         contender=contender,
         parked_per_s=statistics.median(one.runs / one.parking for one in rounds),

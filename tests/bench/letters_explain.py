@@ -27,7 +27,7 @@ from redrive.postgres.pool import open_pool
 from redrive.postgres.tenancy import Connection, Pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.store.backlog import stock
+from redrive.store.backlog import backlog
 from redrive.store.dead_letters.figures import groups, stats
 from redrive.store.dead_letters.lists import audit_trail, get_letter, list_letters, open_letters
 from redrive.store.migrate import migrate
@@ -44,7 +44,7 @@ Owner: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 # fail, some frequent.
 _LOAD: Final = """
     INSERT INTO dead_letters (id, tenant, run_id, step, module, pipeline, status, category, error_type, message, stack,
-        attempts, cycle, first_failed_at, last_failed_at, payload, config, correlation_id, idempotency_key, generation,
+        attempts, cycle, first_failed_at, last_failed_at, payload, config, correlation_id, idempotency_key, build_id,
         fingerprint)
     SELECT 'dead-letter-run-' || md5(n::text) || '-' || step,
         CASE WHEN n > $1 * 0.9 THEN 'tenant-old' WHEN n % 10 = 0 THEN 'tenant-' || n / 10 % 90 ELSE 'acme' END,
@@ -138,7 +138,7 @@ def calls(rows: int) -> dict[str, Call]:
         "groups of all tenants": lambda pool: groups(pool, LetterFilter()),
         "stats": lambda pool: stats(pool, TENANT),
         "stats of all tenants": stats,
-        "stock": stock,
+        "backlog": backlog,
     }
 
 

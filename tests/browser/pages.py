@@ -20,7 +20,7 @@ from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.store.access.sessions import create_link
-from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
+from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
@@ -41,7 +41,7 @@ class Pages:
 
     async def token(self, role: Role, **changes: Any) -> str:
         """Make a token of a role in the test's tenant."""
-        wish = TokenWish(
+        wish = TokenRequest(
             **{
                 "name": f"the {role.value}",
                 "role": role,
@@ -90,7 +90,7 @@ async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
     finally:
         for context in browser.contexts:
             await context.close()
-        app.state.desk.stopping.set()
+        app.state.app_state.stopping.set()
         server.should_exit = True
         await running
 

@@ -12,7 +12,7 @@ from tests.browser.pages import PATIENCE, Pages, press, serious_violations
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.bridges.conftest import Names, names, rabbitmq, rabbitmq_programs
 from tests.integration.bridges.rabbit import RabbitServer
-from tests.integration.bridges.test_retry_scheduler import Desk, desk
+from tests.integration.bridges.test_retry_scheduler import AppState, app_state
 from tests.integration.console.broker_rows import bury, event_body, give_up, store_event
 from tests.integration.events import projectors
 from tests.integration.events.conftest import valkey
@@ -41,15 +41,15 @@ async def running(worker: WorkerFactory, registry: Registry, tables: Tables) -> 
 
 
 @pytest.fixture
-async def scheduler(running: Running, rabbitmq: RabbitServer, names: Names, pages: Pages) -> AsyncIterator[Desk]:
+async def scheduler(running: Running, rabbitmq: RabbitServer, names: Names, pages: Pages) -> AsyncIterator[AppState]:
     """The retry scheduler, for the tenant of the pages."""
     pages.tenant = names.tenant
-    async with desk(running.settings, rabbitmq, names) as found:
+    async with app_state(running.settings, rabbitmq, names) as found:
         yield found
 
 
-async def order(page: Page, verb: str, reason: str) -> None:
-    """Give an order on the page that is open."""
+async def command(page: Page, verb: str, reason: str) -> None:
+    """Give a command on the page that is open."""
     if verb == "Ignore":
         await page.locator("summary", has_text="Ignore").click()
     form = page.locator(f"form[data-api*='/{verb.lower()}']")
@@ -61,7 +61,7 @@ async def go_to(page: Page, place: str) -> None:
     await page.get_by_role("navigation", name="Pages").get_by_role("link", name=place).click()
 
 
-async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: Desk, pages: Pages) -> None:
+async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: AppState, pages: Pages) -> None:
     """Two messages are given up: one is sent again and comes back to its queue, one is ignored, without a reload."""
     await scheduler.send(1, 2, retry_count=3)
     page = await pages.signed_in()
@@ -73,17 +73,17 @@ async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: Desk
     await expect(page.locator(".cause pre.error")).to_have_text("the service did not answer")
     sent = await page.locator("pre.json").inner_text()
     assert await serious_violations(page) == []
-    await order(page, "Replay", "the service is back")
+    await command(page, "Replay", "the service is back")
     (message,) = await scheduler.arrived(1)
     assert message.body.decode() == sent
     await expect(page.locator(".cause .status")).to_have_text("replayed")
     await expect(page.locator("#trail")).to_contain_text("the service is back")
-    await expect(page.locator("#orders")).to_contain_text("nothing left to order")
+    await expect(page.locator("#commands")).to_contain_text("nothing left to order")
 
     await go_to(page, "Messages")
     await expect(rows).to_have_count(1)
     await press(page, "j", "Enter")
-    await order(page, "Ignore", "sent by hand")
+    await command(page, "Ignore", "sent by hand")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
     assert (await scheduler.dead(MessageStatus.DISCARDED)).replay_count == 0
     await page.goto("/audit")
@@ -113,12 +113,12 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await expect(page.locator(".cause pre.error")).to_contain_text("interview-moved")
     await expect(page.locator("pre.json")).to_contain_text('"score": 7')
     assert await serious_violations(page) == []
-    await order(page, "Replay", "is it there?")
+    await command(page, "Replay", "is it there?")
     await expect(page.locator("#toasts .bad")).to_contain_text("still pending")
     await expect(page.locator("#trail")).to_contain_text("is it there?")
     Pipeline("interview-moved", *registry.pipelines["interview-completed"].modules, registry=registry)
     await expect(page.locator(".cause .advice")).to_contain_text("after 2 tries")
-    await order(page, "Replay", "it is deployed now")
+    await command(page, "Replay", "it is deployed now")
     await expect(page.locator(".cause .status")).to_have_text("replayed")
     await page.locator(".notice").get_by_role("link", name="event").click()
     await expect(page.locator(".steps .status")).to_have_text(["succeeded", "succeeded"])
@@ -126,7 +126,7 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await go_to(page, "Events")
     await rows.filter(has_text="not valid JSON").get_by_role("link").click()
     await expect(page.locator("pre.json mark")).to_have_text("[redacted]")
-    await order(page, "Ignore", "a producer's test")
+    await command(page, "Ignore", "a producer's test")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
 
 
@@ -142,7 +142,7 @@ async def test_owner_names_the_tenant_of_what_is_in_quarantine(lab: EventLab, pa
     await expect(page.locator(".cause .notice")).to_contain_text("Only owners see it")
     assert await serious_violations(page) == []
     await page.get_by_label("Tenant whose it is").fill(lab.tenant)
-    await order(page, "Replay", "their producer wrote it")
+    await command(page, "Replay", "their producer wrote it")
     await expect(page.locator("#toasts .bad")).to_contain_text("still pending")
     await expect(page.locator("#trail")).to_contain_text("their producer wrote it")
     (dead,) = await lab.dead()
@@ -166,10 +166,10 @@ async def test_projectors_are_replayed_from_the_page_of_their_event(
     await expect(page.locator(".cause pre.error")).to_have_text(str(WRONG))
     await page.go_back()
     tables.broken.clear()
-    await order(page, "Replay", "the token is mended")
+    await command(page, "Replay", "the token is mended")
     await expect(page.locator(".steps .status")).to_have_text(["succeeded", "succeeded"])
     await page.get_by_role("checkbox", name="qscore").check()
-    await order(page, "Replay", "a new formula")
+    await command(page, "Replay", "a new formula")
     await expect(page.locator("#trail")).to_contain_text("a new formula")
     await eventually(lambda: _called(tables, {"qscore": 2, "service-session": 2}))
 

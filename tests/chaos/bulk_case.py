@@ -12,11 +12,11 @@ import httpx
 
 from redrive.access import Role
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
-from redrive.store.access.tokens import TokenWish, create_token
+from redrive.store.access.tokens import TokenRequest, create_token
 from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
 
 REQUEST = "everything"
-ADMIN = TokenWish(
+ADMIN = TokenRequest(
     name="ada", role=Role.ADMIN, tenant=TENANT, created_by="the tests", person="member:ada", lasts=timedelta(hours=12)
 )
 
@@ -42,8 +42,8 @@ class BulkCase:
     async def start(self) -> None:
         """Plan and start it."""
         plan = await self._ask("POST", "/bulk/plan", {"verb": "replay"})
-        order = {"order": plan["order"], "plan_hash": plan["hash"], "request_id": REQUEST}
-        answer = await self._ask("POST", "/bulk", order | {"reason": "the service is mended"})
+        command = {"command": plan["command"], "plan_hash": plan["hash"], "request_id": REQUEST}
+        answer = await self._ask("POST", "/bulk", command | {"reason": "the service is mended"})
         self.bulk_id = answer["bulk_id"]
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ STARTERS = 20
 WAITERS = 100
 # Orders that one caller has on their way.
 AT_ONCE = 8
-DATABASE_PATIENCE = 10.0
+DATABASE_TIMEOUT = 10.0
 # What a connection that breaks under a statement raises.
 DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -179,7 +179,7 @@ class Case:
 
     async def rows(self, query: str, *arguments: object) -> list[Any]:
         """Ask the database."""
-        async with asyncio.timeout(DATABASE_PATIENCE), _connection(self.database_url) as connection:
+        async with asyncio.timeout(DATABASE_TIMEOUT), _connection(self.database_url) as connection:
             return await connection.fetch(query, *arguments)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from redrive.bulk import BulkOrder, BulkPlan, BulkStatus, bulk_id_for
+from redrive.bulk import BulkCommand, BulkPlan, BulkStatus, bulk_id_for
 from redrive.dead_letters import LetterId, LetterSelection, Verb
 from redrive.errors import BulkNotFound, InvalidInput, PlanChanged
 from redrive.logs import configure_logging
@@ -19,11 +19,11 @@ async def _plan(recorder: Recorder, *names: str, **options: Any) -> BulkPlan:
     for name in names:
         run_id = await recorder.park(name, "count-2")
         ids.append(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
-    order = BulkOrder(tenant="default", verb=Verb.REPLAY, selection=LetterSelection(letters=ids), **options)
+    command = BulkCommand(tenant="default", verb=Verb.REPLAY, selection=LetterSelection(letters=ids), **options)
 
     async def complete() -> BulkPlan | None:
         try:
-            plan = await recorder.redrive.bulk.plan(order)
+            plan = await recorder.redrive.bulk.plan(command)
         except InvalidInput:
             return None
         return plan if plan.count == len(names) else None

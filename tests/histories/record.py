@@ -25,7 +25,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
 from redrive.contracts import RunStatus, SearchAttribute, Workflow
-from redrive.dead_letters import ORDERS, Answer, LetterId, Mode, OwnerSignal, Verb
+from redrive.dead_letters import COMMANDS, Answer, LetterId, Mode, RunSignal, Verb
 from redrive.logs import configure_logging
 from redrive.modules import Module
 from redrive.settings import AlertSettings, Settings
@@ -110,10 +110,10 @@ class Recorder:
         """Let all steps work."""
         self.broken.clear()
 
-    async def order(self, verb: Verb, run_id: str, step: str = "count-2", **fields: object) -> Answer:
-        """Give an order, when its dead letter is there."""
+    async def command(self, verb: Verb, run_id: str, step: str = "count-2", **fields: object) -> Answer:
+        """Give a command, when its dead letter is there."""
         wording = {"request_id": f"{verb}-{step}-{len(fields)}", "requested_by": "ada", "reason": "a history"}
-        order: Any = ORDERS.validate_python({"verb": verb, **wording, **fields})
+        command: Any = COMMANDS.validate_python({"verb": verb, **wording, **fields})
         letter = LetterId(tenant="default", run_id=run_id, step=step)
 
         async def is_there() -> bool:
@@ -121,7 +121,7 @@ class Recorder:
             return answer.status is not None
 
         await eventually(is_there)
-        return await self.redrive.dead_letters.order(letter, order)
+        return await self.redrive.dead_letters.send(letter, command)
 
     async def keep(self, name: str, workflow_id: str) -> None:
         """Store the histories of all parts of a workflow, first to last."""
@@ -167,8 +167,8 @@ async def _canceled(recorder: Recorder) -> None:
 
 
 async def _by_name(recorder: Recorder) -> None:
-    order = {"pipeline": "three", "payload": {"n": 1}}
-    await recorder.client.start_workflow("ModuleRun", order, id="run-by-name", task_queue=TASK_QUEUE)
+    command = {"pipeline": "three", "payload": {"n": 1}}
+    await recorder.client.start_workflow("ModuleRun", command, id="run-by-name", task_queue=TASK_QUEUE)
     await ended(recorder.redrive, "run-by-name")
     await recorder.keep("started_by_name", "run-by-name")
 
@@ -176,7 +176,7 @@ async def _by_name(recorder: Recorder) -> None:
 async def _replayed(recorder: Recorder) -> None:
     """Replayed while it is still broken, then with an edit and another policy when it is mended."""
     run_id = await recorder.park("replayed", "count-2")
-    await _accepted(recorder.order(Verb.REPLAY, run_id, request_id="first"))
+    await _accepted(recorder.command(Verb.REPLAY, run_id, request_id="first"))
 
     async def exhausted_again() -> bool:
         view = await recorder.redrive.status(run_id)
@@ -188,7 +188,7 @@ async def _replayed(recorder: Recorder) -> None:
 
     async def taken() -> bool:
         # Until the letter knows of the second cycle, the first replay is under way for it.
-        return (await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), **changes)).accepted
+        return (await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **changes)).accepted
 
     await eventually(taken)
     await recorder.keep_both("replayed", run_id)
@@ -197,7 +197,7 @@ async def _replayed(recorder: Recorder) -> None:
 async def _step_only(recorder: Recorder) -> None:
     run_id = await recorder.park("step-only", "count-2")
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id, mode=Mode.STEP_ONLY))
+    await _accepted(recorder.command(Verb.REPLAY, run_id, mode=Mode.STEP_ONLY))
     await recorder.until(run_id, RunStatus.PARTIAL)
     answer = await recorder.redrive.dead_letters.go_on(run_id, requested_by="ada", reason="a history")
     assert answer.accepted, answer
@@ -208,7 +208,7 @@ async def _sent_back(recorder: Recorder) -> None:
     """Sent back to the first step, which is dead now: the later letter waits, then both close."""
     run_id = await recorder.park("sent-back", "count-3")
     recorder.broken.add("count-1")
-    await _accepted(recorder.order(Verb.REPLAY, run_id, "count-3", from_step="count-1"))
+    await _accepted(recorder.command(Verb.REPLAY, run_id, "count-3", from_step="count-1"))
 
     async def blocked() -> bool:
         view = await recorder.redrive.status(run_id)
@@ -216,16 +216,16 @@ async def _sent_back(recorder: Recorder) -> None:
 
     await eventually(blocked)
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id, "count-1"))
+    await _accepted(recorder.command(Verb.REPLAY, run_id, "count-1"))
     await recorder.keep_both("sent_back", run_id, "count-3")
 
 
 async def _resolved(recorder: Recorder) -> None:
-    """Resolved; an order to the closed letter is answered by a workflow that reads the record."""
+    """Resolved; a command to the closed letter is answered by a workflow that reads the record."""
     run_id = await recorder.park("resolved", "count-2")
-    await _accepted(recorder.order(Verb.RESOLVE, run_id, output={"n": 7}))
+    await _accepted(recorder.command(Verb.RESOLVE, run_id, output={"n": 7}))
     await recorder.keep_both("resolved", run_id)
-    late = await recorder.order(Verb.REPLAY, run_id, request_id="late")
+    late = await recorder.command(Verb.REPLAY, run_id, request_id="late")
     assert not late.accepted, late
     letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
     await letter.result()
@@ -239,11 +239,11 @@ async def _discarded(recorder: Recorder) -> None:
     letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
     await letter.signal("replay", "nonsense")
     for wrong in ({"from_step": "count-3"}, {"input_patch": {"n": "many"}}):
-        answer = await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), **wrong)
+        answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **wrong)
         assert not answer.accepted, answer
     # To the run instead of the letter: it does the same thing.
-    order = {"request_id": "to-the-run", "requested_by": "ada", "reason": "a history"}
-    await recorder.client.get_workflow_handle(run_id).signal("discard", order)
+    command = {"request_id": "to-the-run", "requested_by": "ada", "reason": "a history"}
+    await recorder.client.get_workflow_handle(run_id).signal("discard", command)
     await recorder.keep_both("discarded", run_id)
     recorder.mend()
 
@@ -260,7 +260,7 @@ async def _reported_again(recorder: Recorder) -> None:
     run_id = await recorder.park("reported-again", "count-2")
     letter = LetterId(tenant="default", run_id=run_id, step="count-2")
     await recorder.client.get_workflow_handle(letter.workflow_id).terminate()
-    await recorder.client.get_workflow_handle(run_id).signal(OwnerSignal.REPORT)
+    await recorder.client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
 
     async def is_open() -> bool:
         description = await recorder.client.get_workflow_handle(letter.workflow_id).describe()
@@ -268,7 +268,7 @@ async def _reported_again(recorder: Recorder) -> None:
 
     await eventually(is_open)
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await _accepted(recorder.command(Verb.REPLAY, run_id))
     await recorder.keep_both("reported_again", run_id)
 
 
@@ -284,7 +284,7 @@ async def _record_timed_out(recorder: Recorder) -> None:
             return any(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED for event in history.events)
 
         await eventually(is_tried_elsewhere)
-    await _accepted(recorder.order(Verb.DISCARD, run_id))
+    await _accepted(recorder.command(Verb.DISCARD, run_id))
     await handle.result()
     await recorder.keep("letter_record_timed_out", letter.workflow_id)
     recorder.mend()
@@ -302,7 +302,7 @@ async def _followed_up(recorder: Recorder) -> None:
 
     await recorder.keep("alert_follow_up", await eventually(told))
     for run_id in run_ids:
-        await _accepted(recorder.order(Verb.DISCARD, run_id))
+        await _accepted(recorder.command(Verb.DISCARD, run_id))
     recorder.mend()
 
 
@@ -316,10 +316,10 @@ async def _letter_continued(recorder: Recorder) -> None:
     """Refused so often that the letter's history is cut short, then replayed."""
     run_id = await recorder.park("letter-continued", "count-2")
     for _ in range(8):
-        answer = await recorder.order(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
+        answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
         assert not answer.accepted, answer
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await _accepted(recorder.command(Verb.REPLAY, run_id))
     await recorder.keep_both("continued_when_parked", run_id)
 
 
@@ -345,7 +345,7 @@ async def _edited(recorder: Recorder) -> None:
     """A run with a key whose dead step is replayed with an edit: its calls have other keys then."""
     run_id = await recorder.park("edited", "count-2")
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id, input_patch={"n": 5}))
+    await _accepted(recorder.command(Verb.REPLAY, run_id, input_patch={"n": 5}))
     await ended(recorder.redrive, run_id)
     await recorder.keep("edited", run_id)
 
@@ -355,18 +355,18 @@ async def _proved(recorder: Recorder) -> None:
     run_id = await recorder.park("proved", "count-2")
     run = recorder.client.get_workflow_handle(run_id)
     letter = LetterId(tenant="default", run_id=run_id, step="count-2")
-    await run.signal(OwnerSignal.ORDER, "nonsense")
-    order = {"verb": Verb.DISCARD, "request_id": "by-hand", "requested_by": "eve", "reason": "a history"}
-    await run.signal(OwnerSignal.ORDER, {"step": letter.step, "cycle": 1, "order": order})
+    await run.signal(RunSignal.COMMAND, "nonsense")
+    command = {"verb": Verb.DISCARD, "request_id": "by-hand", "requested_by": "eve", "reason": "a history"}
+    await run.signal(RunSignal.COMMAND, {"step": letter.step, "cycle": 1, "command": command})
     with stopped(recorder.postgres):
-        await run.signal(OwnerSignal.ORDER, {"step": letter.step, "cycle": 1, "order": order})
+        await run.signal(RunSignal.COMMAND, {"step": letter.step, "cycle": 1, "command": command})
 
         async def is_asked_elsewhere() -> bool:
             return bool((await run.describe()).raw_description.pending_activities)
 
         await eventually(is_asked_elsewhere)
     recorder.mend()
-    await _accepted(recorder.order(Verb.REPLAY, run_id))
+    await _accepted(recorder.command(Verb.REPLAY, run_id))
     await recorder.keep_both("proved", run_id)
 
 

@@ -8,7 +8,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from redrive.contracts import Activity, SweepOrder, Workflow
+from redrive.contracts import Activity, SweepInput, Workflow
 from redrive.processes.temporal import workflow_runner
 from redrive.starter.stack.temporal_server import find_temporal
 from redrive.workflows.retry_sweep import RetrySweep
@@ -20,7 +20,7 @@ TWO_SHIFTS = 16
 
 
 @activity.defn(name=Activity.SWEEP_RETRIES)
-async def sweep_retries(order: SweepOrder) -> int:
+async def sweep_retries(command: SweepInput) -> int:
     """Send nothing: a history knows only that it was done."""
     return 7
 
@@ -67,8 +67,8 @@ async def main() -> None:
             workflow_runner=workflow_runner(),
         )
         async with worker:
-            order = SweepOrder(tenant="default")
-            await client.start_workflow(Workflow.RETRY_SWEEP, order, id=NAME, task_queue=TASK_QUEUE)
+            command = SweepInput(tenant="default")
+            await client.start_workflow(Workflow.RETRY_SWEEP, command, id=NAME, task_queue=TASK_QUEUE)
             await _keep_parts(client)
 
 

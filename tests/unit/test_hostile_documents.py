@@ -25,7 +25,7 @@ from redrive.console.problems import Refusal
 from redrive.console.web.edits import check_input
 from redrive.console.web.template_filters import json_text
 from redrive.contracts import ELEMENT_LIMIT, MIB, NAME_LIMIT, RunInput
-from redrive.dead_letters import Exhausted, OwnerOrder, Replay
+from redrive.dead_letters import Exhausted, Replay, RunCommand
 from redrive.documents import (
     PATHS_NAMED,
     changed_paths,
@@ -45,7 +45,7 @@ from redrive.postgres.text import json_text as stored_text
 from redrive.redaction.redactor import Redactor
 from redrive.starter.cli.dead_letters.edits import parse_object
 from redrive.store.dead_letters.models import LetterRecord
-from redrive.workflows.inputs import read_message, read_order, read_run_input
+from redrive.workflows.inputs import read_command, read_message, read_run_input
 from tests.hostile.documents import Document, around, corpus
 from tests.integration.store.letters import exhausted, new_letter
 
@@ -55,7 +55,7 @@ SECONDS = 1.0
 MEMORY = 20_000_000
 # A shorter one cannot take that much.
 SHORT = 2048
-ORDER = {"request_id": "r-1", "requested_by": "ada", "reason": "why"}
+COMMAND = {"request_id": "r-1", "requested_by": "ada", "reason": "why"}
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "array", "items": {"type": "string", "pattern": "^(a+)+$"}}},
@@ -73,11 +73,11 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "a request's body": lambda data: _check(around("payload", data, pipeline="p")),
     "a run's input": lambda data: read_run_input(raw(around("payload", data, pipeline="p"))),
     "a run's state": lambda data: read_run_input(raw(around("state", data, pipeline="p"))),
-    "an order": lambda data: read_order([raw(data)], "replay"),
-    "an order's edit": lambda data: read_order([raw(around("input_patch", data, **ORDER))], "replay"),
+    "a command": lambda data: read_command([raw(data)], "replay"),
+    "a command's edit": lambda data: read_command([raw(around("input_patch", data, **COMMAND))], "replay"),
     "a message": lambda data: read_message(Exhausted, [raw(data)]),
-    "an accepted order": lambda data: read_message(
-        OwnerOrder, [raw(around("order", around("input_patch", data, verb="replay", **ORDER), step="s", cycle=1))]
+    "an accepted command": lambda data: read_message(
+        RunCommand, [raw(around("order", around("input_patch", data, verb="replay", **COMMAND), step="s", cycle=1))]
     ),
     "an event": lambda data: parse_envelope(around("payload", data, dedupeKey="k", type="t", source="s")),
     "an option": lambda data: parse_object("--patch", data),
@@ -103,7 +103,7 @@ def named_problems(document: dict[str, Any]) -> str:
 def planned(document: dict[str, Any]) -> str:
     """Return the hash of an edit."""
     record = cast("LetterRecord", SimpleNamespace(id="dead-letter-a", version=1))
-    return plan_hash(record, Replay(**ORDER, input_patch=document))
+    return plan_hash(record, Replay(**COMMAND, input_patch=document))
 
 
 def looks_of(document: dict[str, Any]) -> str:

@@ -72,7 +72,7 @@ class Accepted:
     is_new: bool
 
 
-class Verdict(StrEnum):
+class Reaction(StrEnum):
     """What to do with a message that was not accepted."""
 
     REFUSE = "refuse"
@@ -83,13 +83,13 @@ class Verdict(StrEnum):
     """Something that every message needs is away: wait for it, however long that takes."""
 
 
-def judge(error: BaseException) -> Verdict:
+def judge(error: BaseException) -> Reaction:
     """Return what an error means for the message."""
     if isinstance(error, InvalidInput):
-        return Verdict.REFUSE
+        return Reaction.REFUSE
     if isinstance(error, asyncpg.InterfaceError | RPCError):
-        return Verdict.WAIT
-    return Verdict.WAIT if classify(error, EVENT).category in _WAITED_FOR else Verdict.TRY_AGAIN
+        return Reaction.WAIT
+    return Reaction.WAIT if classify(error, EVENT).category in _WAITED_FOR else Reaction.TRY_AGAIN
 
 
 class Intake:

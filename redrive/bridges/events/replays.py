@@ -54,7 +54,7 @@ class EventReplays:
         self._intake = intake
 
     async def event(
-        self, tenant: str | None, event_id: str, projectors: Sequence[str], order: Replay
+        self, tenant: str | None, event_id: str, projectors: Sequence[str], command: Replay
     ) -> list[Replayed]:
         """Replay an event: the named projectors, else those that failed, else all of them."""
         pool = await self._database.pool()
@@ -63,28 +63,28 @@ class EventReplays:
             raise EventNotFound(f"no event has the id {event_id[:200]!r}; `redrive events list` shows those there are")
         records = await projections_of(pool, event.tenant, event.id)
         if projectors:
-            return await self._named(event, projectors, records, order)
-        parked = await self._parked(records, order)
+            return await self._named(event, projectors, records, command)
+        parked = await self._parked(records, command)
         if parked:
-            return [await self.projection(record, order) for record in parked]
-        return [await self._whole(event, order)]
+            return [await self.projection(record, command) for record in parked]
+        return [await self._whole(event, command)]
 
-    async def _parked(self, records: Sequence[Projection], order: Replay) -> list[Projection]:
+    async def _parked(self, records: Sequence[Projection], command: Replay) -> list[Projection]:
         """Return projectors that failed for good, and those that an earlier delivery of this command found failed."""
         return [
             record
             for record in records
-            if record.status is ProjectionStatus.FAILED or await self._answered(record, order)
+            if record.status is ProjectionStatus.FAILED or await self._answered(record, command)
         ]
 
-    async def _answered(self, record: Projection, order: Replay) -> Answer | None:
-        return await first_answer(await self._database.pool(), _letter(record), order.request_id)
+    async def _answered(self, record: Projection, command: Replay) -> Answer | None:
+        return await first_answer(await self._database.pool(), _letter(record), command.request_id)
 
-    async def projection(self, record: Projection, order: Replay) -> Replayed:
+    async def projection(self, record: Projection, command: Replay) -> Replayed:
         """Replay a projector that failed for good: its parked run continues."""
         try:
-            answer = await self._answered(record, order) or await self._redrive.dead_letters.order(
-                _letter(record), order
+            answer = await self._answered(record, command) or await self._redrive.dead_letters.send(
+                _letter(record), command
             )
         except RedriveError as error:
             return _replayed(record.event_id, [record.projector], record.run_id, accepted=False, message=str(error))
@@ -96,7 +96,7 @@ class EventReplays:
         self,
         tenant: str | None,
         dead_id: str,
-        order: Replay,
+        command: Replay,
         versions: frozenset[str] | None = None,
         *,
         assign_to: str | None = None,
@@ -110,18 +110,18 @@ class EventReplays:
         if known is None:
             raise _no_dead_event(dead_id)
         if check_assignment(known.tenant, assign_to):
-            known, versions = await self._assigned(known, assign_to or "", order, versions), None
-        dead, answer = await begin_replay(pool, known, order, versions)
-        return answer or await end_replay(pool, dead, await self._outcome(dead), order)
+            known, versions = await self._assigned(known, assign_to or "", command, versions), None
+        dead, answer = await begin_replay(pool, known, command, versions)
+        return answer or await end_replay(pool, dead, await self._outcome(dead), command)
 
     async def _assigned(
-        self, dead: DeadEvent, tenant: str, order: Replay, versions: frozenset[str] | None
+        self, dead: DeadEvent, tenant: str, command: Replay, versions: frozenset[str] | None
     ) -> DeadEvent:
         """Take a dead event out of quarantine, and return it as the tenant sees it."""
         if versions is not None and str(dead.version) not in versions:
             raise VersionChanged("dead event", status=dead.status, version=str(dead.version))
         pool = await self._database.pool()
-        await assign_dead_event(pool, dead.id, tenant, order)
+        await assign_dead_event(pool, dead.id, tenant, command)
         # Still in quarantine: it was closed there. The command's answer says so, and is recorded.
         found = await get_dead_event(pool, tenant, dead.id) or await get_dead_event(pool, QUARANTINE, dead.id)
         if found is None:
@@ -137,14 +137,14 @@ class EventReplays:
             return self._intake.failure(error, 1)
         return accepted.event_id, accepted.run_id
 
-    async def _whole(self, event: StoredEvent, order: Replay) -> Replayed:
+    async def _whole(self, event: StoredEvent, command: Replay) -> Replayed:
         """Start an event's run if it never started, or run all projectors again if it has ended."""
         try:
             view = await self._redrive.status(event.run_id)
         except RunNotFound:
             pool = await self._database.pool()
             if not await projections_of(pool, event.tenant, event.id):
-                await put_start(pool, event, order)
+                await put_start(pool, event, command)
                 run_id = await self._intake.start(event)
                 return _replayed(event.id, [], run_id, accepted=True, message=f"run {run_id} is started")
         else:
@@ -152,10 +152,10 @@ class EventReplays:
                 message = f"run {event.run_id} is {view.status}: there is nothing to replay yet"
                 return _replayed(event.id, [], event.run_id, accepted=False, message=message)
         steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
-        return await self._run_beside(event, steps, order)
+        return await self._run_beside(event, steps, command)
 
     async def _named(
-        self, event: StoredEvent, projectors: Sequence[str], records: Sequence[Projection], order: Replay
+        self, event: StoredEvent, projectors: Sequence[str], records: Sequence[Projection], command: Replay
     ) -> list[Replayed]:
         steps = await self._redrive.steps(self._intake.pipeline(event), event.document)
         known = [step.name for step in steps]
@@ -164,19 +164,19 @@ class EventReplays:
                 raise InvalidInput(f"projector {name!r}: events of type {event.type!r} have {', '.join(known)}")
         by_name = {record.projector: record for record in records if record.projector in projectors}
         for record in by_name.values():
-            if record.status is ProjectionStatus.REPLAYING and not await self._answered(record, order):
+            if record.status is ProjectionStatus.REPLAYING and not await self._answered(record, command):
                 raise InvalidInput(f"projector {record.projector!r} is being replayed: wait for its outcome")
-        parked = await self._parked(list(by_name.values()), order)
-        alone = order.model_copy(update={"mode": Mode.STEP_ONLY})
+        parked = await self._parked(list(by_name.values()), command)
+        alone = command.model_copy(update={"mode": Mode.STEP_ONLY})
         done = [await self.projection(record, alone) for record in parked]
         names = {record.projector for record in parked}
         rest = [step for step in steps if step.name in projectors and step.name not in names]
-        return done + ([await self._run_beside(event, rest, order)] if rest else [])
+        return done + ([await self._run_beside(event, rest, command)] if rest else [])
 
-    async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], order: Replay) -> Replayed:
+    async def _run_beside(self, event: StoredEvent, steps: list[StepSnapshot], command: Replay) -> Replayed:
         """Start a separate run for some projectors. The same command again gives the same run."""
         names = [step.name for step in steps]
-        mark = hashlib.sha256("\n".join([order.request_id, *names]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        mark = hashlib.sha256("\n".join([command.request_id, *names]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         key = f"{event.id}:replay:{mark}"
         run_id = run_id_for_key(event.tenant, key)
         run = RunInput(
@@ -189,7 +189,7 @@ class EventReplays:
             user_id=event.user_id,
             event_id=event.id,
         )
-        await put_replay(await self._database.pool(), NewReplay(key, event.tenant, event.id, run_id, names), order)
+        await put_replay(await self._database.pool(), NewReplay(key, event.tenant, event.id, run_id, names), command)
         try:
             await start_run(self._client, self._task_queue, run_id, run)
         except RPCError as error:

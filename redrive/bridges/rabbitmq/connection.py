@@ -94,7 +94,7 @@ class Room:
         await self._free.wait()
 
 
-class PacedChannel(Channel):
+class LimitedChannel(Channel):
     """A channel that reads the next message only when there is room for it; until then it stays in the socket."""
 
     room: Room
@@ -104,11 +104,11 @@ class PacedChannel(Channel):
         await super()._on_deliver_frame(frame)
 
 
-async def open_paced(connection: AbstractConnection, room: Room) -> PacedChannel:
+async def open_limited(connection: AbstractConnection, room: Room) -> LimitedChannel:
     """Open a channel that takes no more than there is room for."""
     # Above the channel numbers that the connection assigns itself.
     number = max(connection.channels, default=0) + _OWN_CHANNELS
-    channel = PacedChannel(connection, number, frame_buffer=connection.FRAME_BUFFER_SIZE)
+    channel = LimitedChannel(connection, number, frame_buffer=connection.FRAME_BUFFER_SIZE)
     channel.room = room
     connection.channels[number] = channel
     await channel.open()

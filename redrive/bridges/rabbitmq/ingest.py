@@ -18,7 +18,7 @@ from aiormq.abc import AbstractChannel, AbstractConnection, DeliveredMessage
 
 from redrive.bridges.health import Health
 from redrive.bridges.labels import tenant_name
-from redrive.bridges.rabbitmq.connection import BROKER_ERRORS, Room, connected, ensure_queue, open_paced, reason
+from redrive.bridges.rabbitmq.connection import BROKER_ERRORS, Room, connected, ensure_queue, open_limited, reason
 from redrive.bridges.rabbitmq.messages import TENANT, Malformed, dead_malformed, error_text, read_retry
 from redrive.bridges.rabbitmq.metrics import RetryMetrics
 from redrive.bridges.rabbitmq.settings import RetrySettings
@@ -142,13 +142,13 @@ class RetryIngest:
         if self._stopping.is_set():
             return
         room = Room(self._settings.max_held_bytes)
-        channel = await open_paced(connection, room)
+        channel = await open_limited(connection, room)
         await self._consume(channel, self._inbox, room)
         self._health.up(BROKER)
         log.info("bridge.connected", source=BROKER)
         while batch := await self._batch():
             with self._storing(batch):
-                await self._store_patiently(batch)
+                await self._store_with_retries(batch)
             # Acknowledging one delivery number acknowledges all before it.
             await channel.basic_ack(batch[-1].message.tag, multiple=True)
             room.give(sum(len(read.message.body) for read in batch))
@@ -239,7 +239,7 @@ class RetryIngest:
         log.warning("message.malformed", event_id=str(dead.message_id), source=settings.retry_queue, error=why)
         return _Read(message, None, dead)
 
-    async def _store_patiently(self, batch: list[_Read]) -> None:
+    async def _store_with_retries(self, batch: list[_Read]) -> None:
         """Store a batch, however long the database is down: until then nothing is acknowledged."""
         while True:
             try:
@@ -276,9 +276,9 @@ class RetryIngest:
         """Halve a batch that the database refuses until the refused message is found."""
         if len(batch) > 1:
             middle = len(batch) // 2
-            await self._store_patiently(batch[:middle])
-            await self._store_patiently(batch[middle:])
+            await self._store_with_retries(batch[:middle])
+            await self._store_with_retries(batch[middle:])
         elif batch[0].retry is None:
             raise error
         else:
-            await self._store_patiently([self._malformed(batch[0].message, f"cannot be stored: {error}")])
+            await self._store_with_retries([self._malformed(batch[0].message, f"cannot be stored: {error}")])

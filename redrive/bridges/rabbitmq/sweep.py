@@ -35,7 +35,7 @@ BATCH: Final = 500
 # Batches in flight: a broker may take a tenth of a second to confirm, and what is due must not wait for it.
 LANES: Final = 6
 # How long a step of a batch may take: a sweep that hangs must end, so that another one continues.
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 RETRY_COUNT: Final = "x-retry-count"
 MAX_RETRIES: Final = "x-max-retries"
 _PERSISTENT: Final = 2
@@ -87,7 +87,7 @@ class RetrySweeper:
             async with turn.looking():
                 if turn.over:
                     return 0
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     pool = await self._database.pool()
                     connection = await undo.enter_async_context(transaction(pool, tenant, repeatable=True))
                     due = await take_due(connection, tenant, BATCH)
@@ -106,7 +106,7 @@ class RetrySweeper:
         """Send a batch and wait once for all of its confirmations."""
         tasks = [asyncio.create_task(self._publish(channel, retry, tenant)) for retry in due]
         try:
-            _, late = await asyncio.wait(tasks, timeout=PATIENCE)
+            _, late = await asyncio.wait(tasks, timeout=TIMEOUT)
         finally:
             # Unconfirmed messages: their outcome is unknown.
             for task in tasks:

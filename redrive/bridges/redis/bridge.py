@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from redrive.bridges.events.intake import Intake, Message, Problem, Verdict, judge
+from redrive.bridges.events.intake import Intake, Message, Problem, Reaction, judge
 from redrive.bridges.labels import Labels, labels_of, tenant_name
 from redrive.bridges.redis.stream import Entry, EventStream, is_group_gone
 from redrive.errors import InvalidInput, StepError, Terminal
@@ -168,7 +168,7 @@ class RedisBridge:
             except Stopping:
                 raise
             except Exception as error:
-                if judge(error) is Verdict.REFUSE or tries >= self._limits.policy.max_attempts:
+                if judge(error) is Reaction.REFUSE or tries >= self._limits.policy.max_attempts:
                     return error, tries
                 await self._back_off(error, tries)
                 again = await self._until_done("redis", lambda: self._stream.deliver_again(message.id))
@@ -196,7 +196,7 @@ class RedisBridge:
             try:
                 result = await act()
             except Exception as error:
-                if not (_is_broker_trouble(error) or judge(error) is Verdict.WAIT):
+                if not (_is_broker_trouble(error) or judge(error) is Reaction.WAIT):
                     raise
                 tries += 1
                 if tries == 1:
@@ -240,7 +240,7 @@ class RedisBridge:
                 for tenant, dead_id in await not_mirrored(await self._database.pool(), self._stream.name):
                     await self._mirror(tenant, dead_id)
             except Exception as error:
-                if not (_is_broker_trouble(error) or judge(error) is Verdict.WAIT):
+                if not (_is_broker_trouble(error) or judge(error) is Reaction.WAIT):
                     log.error("bridge.sweep_failed", error_type=type(error).__name__, error=str(error))
             await asyncio.sleep(SWEEP_INTERVAL.total_seconds())
 

@@ -10,7 +10,7 @@ from redrive.console.problems import MEDIA_TYPE, Refusal
 from redrive.console.schema import PROBLEM
 from redrive.contracts import Message, Name, Text255
 from redrive.dead_letters import Answer, Reason
-from redrive.errors import OrderRefused
+from redrive.errors import CommandRefused
 from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
 
@@ -62,16 +62,16 @@ class Listed(Message):
     cursor: str | None = Field(default=None, description="give it to get the next page; none: there are no more")
 
 
-class Ordering(Message):
+class CommandBody(Message):
     """What every command has. The caller is who gives it."""
 
     reason: Reason = Field(description="why; kept in the audit log")
     request_id: Text255 | None = Field(
-        default=None, description="the same id again is the same order, carried out once and answered alike"
+        default=None, description="the same id again is the same command, carried out once and answered alike"
     )
 
 
-class AssigningOrder(Ordering):
+class AssigningBody(CommandBody):
     """A command that may take its target out of quarantine."""
 
     assign_to: Name | None = Field(
@@ -79,7 +79,7 @@ class AssigningOrder(Ordering):
     )
 
 
-def identity(caller: Principal, wanted: Ordering) -> dict[str, str]:
+def identity(caller: Principal, wanted: CommandBody) -> dict[str, str]:
     """Return who gives a command, why, and the id that makes repeated requests one command."""
     check_identifiers(request_id=wanted.request_id)
     request_id = wanted.request_id or new_request_id()
@@ -91,4 +91,4 @@ def accepted(answer: Answer) -> Answer:
     if answer.accepted:
         return answer
     action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"
-    raise Refusal(409, "run_gone" if answer.orphaned else OrderRefused.code, answer.message, action)
+    raise Refusal(409, "run_gone" if answer.orphaned else CommandRefused.code, answer.message, action)

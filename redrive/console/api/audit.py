@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from redrive.console.api.answers import Listed, refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.postgres.paging import LARGEST_PAGE
@@ -31,8 +31,8 @@ class Audit(Listed):
 
 
 @router.get("/audit", responses=refusals(400))
-async def audit(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[AuditPage, Query()]) -> Audit:
+async def audit(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[AuditPage, Query()]) -> Audit:
     """List the audit log, the newest entries first."""
     chosen = AuditFilter(tenant=tenant, dead_letter=choice.dead_letter)
-    page = await audit_page(await desk.pool(), chosen, choice.limit, choice.cursor)
+    page = await audit_page(await app_state.pool(), chosen, choice.limit, choice.cursor)
     return Audit(lines=page.rows, cursor=page.cursor)

@@ -8,18 +8,18 @@ from pydantic import Field
 from redrive.bulk import (
     PAGE_LIMIT,
     BulkAnswer,
+    BulkCommand,
     BulkItems,
-    BulkOrder,
+    BulkOptions,
     BulkPlan,
     BulkView,
-    BulkWish,
     ItemsRequest,
     ItemStatus,
     PlannedGroup,
     Position,
 )
-from redrive.console.api.answers import Ordering, refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.api.answers import CommandBody, refusals
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.problems import Place, unacceptable
 from redrive.contracts import NAME_PATTERN, Message, Text255
@@ -30,20 +30,20 @@ _REFUSALS = refusals(400, 404, 409, 413, 415)
 
 
 class BulkPlanView(Message):
-    """What a bulk operation would do. Send `order` and `hash` back to start exactly that."""
+    """What a bulk operation would do. Send `command` and `hash` back to start exactly that."""
 
     hash: str
-    order: BulkWish = Field(description="as given, with `until` set: what fails later does not belong to it")
+    command: BulkOptions = Field(description="as given, with `until` set: what fails later does not belong to it")
     count: int
     groups: list[PlannedGroup]
     unsafe: list[str] = Field(description="steps whose effects would be repeated without a key")
     approval_needed: bool
 
 
-class BulkStartOrder(Ordering):
+class BulkStartBody(CommandBody):
     """Start what was planned."""
 
-    order: BulkWish
+    command: BulkOptions
     plan_hash: Text255
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
 
@@ -81,27 +81,29 @@ OneTenant = Annotated[str, Depends(one_tenant)]
 
 
 @router.get("", responses=refusals())
-async def bulks(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[BulkPage, Query()]) -> Bulks:
+async def bulks(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[BulkPage, Query()]) -> Bulks:
     """List bulk operations, the newest first."""
-    return Bulks(bulk=await list_bulks(await desk.pool(), tenant, choice.limit))
+    return Bulks(bulk=await list_bulks(await app_state.pool(), tenant, choice.limit))
 
 
 @router.post("/plan", responses=_REFUSALS)
-async def plan(desk: TheDesk, _caller: Reader, tenant: OneTenant, wish: BulkWish) -> BulkPlanView:
+async def plan(app_state: TheAppState, _caller: Reader, tenant: OneTenant, wanted: BulkOptions) -> BulkPlanView:
     """Show what a bulk operation would do, without doing it: how many, which steps run again, what that repeats."""
-    found = await (await desk.redrive()).bulk.plan(BulkOrder(tenant=tenant, **dict(wish)))
-    order = BulkWish.model_validate(found.order.model_dump(exclude={"tenant"}))
-    return BulkPlanView(**dict(found) | {"order": order})
+    found = await (await app_state.redrive()).bulk.plan(BulkCommand(tenant=tenant, **dict(wanted)))
+    command = BulkOptions.model_validate(found.command.model_dump(exclude={"tenant"}))
+    return BulkPlanView(**dict(found) | {"command": command})
 
 
 @router.post("", status_code=202, responses=_REFUSALS)
-async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: BulkStartOrder) -> BulkAnswer:
+async def start(app_state: TheAppState, caller: Operator, tenant: OneTenant, wanted: BulkStartBody) -> BulkAnswer:
     """Start a bulk operation as it was planned. 409 `PLAN_CHANGED`: the dead letters are no longer those of the plan.
 
     409 `APPROVAL_NEEDED` (`REDRIVE_APPROVALS=on`): the plan waits at `/approvals/{plan_hash}` for another admin.
     """
-    planned = BulkPlan(hash=wanted.plan_hash, order=BulkOrder(tenant=tenant, **dict(wanted.order)), count=0, groups=[])
-    return await (await desk.redrive()).bulk.start(
+    planned = BulkPlan(
+        hash=wanted.plan_hash, command=BulkCommand(tenant=tenant, **dict(wanted.command)), count=0, groups=[]
+    )
+    return await (await app_state.redrive()).bulk.start(
         planned,
         requested_by=caller.name,
         reason=wanted.reason,
@@ -112,41 +114,47 @@ async def start(desk: TheDesk, caller: Operator, tenant: OneTenant, wanted: Bulk
 
 
 @router.get("/{bulk_id}", responses=refusals(404))
-async def bulk(desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str) -> BulkView:
+async def bulk(app_state: TheAppState, _caller: Reader, tenant: Scope, bulk_id: str) -> BulkView:
     """Show a bulk operation and its progress."""
-    return await get_bulk(await desk.pool(), tenant, bulk_id)
+    return await get_bulk(await app_state.pool(), tenant, bulk_id)
 
 
 @router.get("/{bulk_id}/items", responses=refusals(404))
 async def items(
-    desk: TheDesk, _caller: Reader, tenant: Scope, bulk_id: str, choice: Annotated[ItemPage, Query()]
+    app_state: TheAppState, _caller: Reader, tenant: Scope, bulk_id: str, choice: Annotated[ItemPage, Query()]
 ) -> BulkItems:
     """List the items of a bulk operation and their outcomes."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     found = await get_bulk(pool, tenant, bulk_id)
     chosen = choice.model_dump(include={"status", "limit", "after"})
     return await list_items(pool, found.tenant, ItemsRequest(tenant=found.tenant, bulk_id=found.id, **chosen))
 
 
 @router.post("/{bulk_id}/pause", status_code=202, responses=_REFUSALS)
-async def pause(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+async def pause(
+    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
+) -> BulkAnswer:
     """Send nothing more for now; commands under way finish."""
-    found = await get_bulk(await desk.pool(), tenant, bulk_id)
-    operations = (await desk.redrive()).bulk
-    return await operations.pause(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
+    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
+    operations = (await app_state.redrive()).bulk
+    return await operations.pause(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)
 
 
 @router.post("/{bulk_id}/resume", status_code=202, responses=_REFUSALS)
-async def resume(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+async def resume(
+    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
+) -> BulkAnswer:
     """Continue after a pause."""
-    found = await get_bulk(await desk.pool(), tenant, bulk_id)
-    operations = (await desk.redrive()).bulk
-    return await operations.resume(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
+    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
+    operations = (await app_state.redrive()).bulk
+    return await operations.resume(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)
 
 
 @router.post("/{bulk_id}/stop", status_code=202, responses=_REFUSALS)
-async def stop(desk: TheDesk, caller: Operator, tenant: Scope, bulk_id: str, order: Ordering) -> BulkAnswer:
+async def stop(
+    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
+) -> BulkAnswer:
     """End it: commands under way finish, the rest is skipped."""
-    found = await get_bulk(await desk.pool(), tenant, bulk_id)
-    operations = (await desk.redrive()).bulk
-    return await operations.stop(found.id, tenant=found.tenant, requested_by=caller.name, reason=order.reason)
+    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
+    operations = (await app_state.redrive()).bulk
+    return await operations.stop(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)

@@ -6,19 +6,18 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from redrive.access import Principal
-from redrive.console.api.answers import Ordering, Versions, accepted, identity, refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.api.answers import CommandBody, Versions, accepted, identity, refusals
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.approvals import check_approval, is_edit, plan_hash
 from redrive.console.authentication import Operator, Reader, Scope
-from redrive.contracts import Message, Name
 from redrive.dead_letter_client import Plan
 from redrive.dead_letters import (
     Answer,
     Discard,
-    LetterOrder,
+    LetterCommand,
     LetterState,
-    Mode,
     Replay,
+    ReplayOptions,
     Resolve,
     Restart,
     refusal,
@@ -40,28 +39,19 @@ class Aim(NamedTuple):
     versions: frozenset[str] | None
 
 
-async def aimed_at(desk: TheDesk, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
+async def aimed_at(app_state: TheAppState, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
     """Return the target of a command."""
-    return Aim(await find_letter(await desk.pool(), tenant, letter_id), seen)
+    return Aim(await find_letter(await app_state.pool(), tenant, letter_id), seen)
 
 
 Aimed = Annotated[Aim, Depends(aimed_at)]
 
 
-class Manner(Message):
-    """How to replay."""
-
-    mode: Mode = Field(default=Mode.FROM_STEP, description="STEP_ONLY: the dead step alone; then the run waits")
-    from_step: Name | None = Field(default=None, description="at or before the dead one; none: the dead one")
-    input_patch: dict[str, Any] | None = Field(default=None, description="JSON Merge Patch on the step's input")
-    policy: dict[str, Any] | None = Field(default=None, description="fields of the retry policy, for this cycle")
-
-
-class ReplayOrder(Manner, Ordering):
+class ReplayBody(ReplayOptions, CommandBody):
     """Run the dead step again, in place."""
 
 
-class ResolveOrder(Ordering):
+class ResolveBody(CommandBody):
     """Let the run continue as if the step had returned this."""
 
     output: dict[str, Any]
@@ -78,62 +68,65 @@ class PlanView(Plan):
 
 
 @router.post("/plan", responses=refusals(400, 404, 413, 415))
-async def plan(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, manner: Manner) -> PlanView:
+async def plan(
+    app_state: TheAppState, caller: Reader, tenant: Scope, letter_id: str, options: ReplayOptions
+) -> PlanView:
     """Show what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
-    record = await find_letter(await desk.pool(), tenant, letter_id)
-    order = Replay(request_id="plan", requested_by=caller.name, reason="plan", **dict(manner))
-    found = await (await desk.redrive()).dead_letters.plan(record.letter, mode=manner.mode, from_step=manner.from_step)
+    record = await find_letter(await app_state.pool(), tenant, letter_id)
+    command = Replay(request_id="plan", requested_by=caller.name, reason="plan", **options.options)
+    found = await (await app_state.redrive()).dead_letters.plan(
+        record.letter, mode=options.mode, from_step=options.from_step
+    )
     state = LetterState(
         letter=record.letter, status=record.status, replays=record.replay_count, blocked_by=record.blocked_by
     )
     return PlanView(
         **dict(found),
-        edited=changed_paths(manner.input_patch or {}),
-        refusal=refusal(state, order),
+        edited=changed_paths(options.input_patch or {}),
+        refusal=refusal(state, command),
         version=record.version,
-        hash=plan_hash(record, order),
-        needs_approval=desk.settings.approvals and is_edit(order),
+        hash=plan_hash(record, command),
+        needs_approval=app_state.settings.approvals and is_edit(command),
     )
 
 
 @router.post("/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ReplayOrder) -> Answer:
+async def replay(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: ReplayBody) -> Answer:
     """Run the dead step again: the same run continues in place, with the outputs of earlier steps."""
-    manner = {name: getattr(wanted, name) for name in Manner.model_fields}
-    order = Replay(**identity(caller, wanted), **manner)
-    return await _give(desk, caller, aim, order)
+    command = Replay(**identity(caller, wanted), **wanted.options)
+    return await _give(app_state, caller, aim, command)
 
 
 @router.post("/resolve", status_code=202, responses=_REFUSALS)
-async def resolve(desk: TheDesk, caller: Operator, aim: Aimed, wanted: ResolveOrder) -> Answer:
+async def resolve(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: ResolveBody) -> Answer:
     """Close a dead letter with an output: the run continues as if the step had returned it."""
-    order = Resolve(**identity(caller, wanted), output=wanted.output)
-    return await _give(desk, caller, aim, order)
+    command = Resolve(**identity(caller, wanted), output=wanted.output)
+    return await _give(app_state, caller, aim, command)
 
 
 @router.post("/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/discard", status_code=202, responses=_REFUSALS)
-async def discard(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
+async def discard(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
     """Discard a dead letter: its run ends FAILED. `ignore` is an alias."""
-    order = Discard(**identity(caller, wanted))
-    return await _give(desk, caller, aim, order)
+    command = Discard(**identity(caller, wanted))
+    return await _give(app_state, caller, aim, command)
 
 
 @router.post("/restart", status_code=202, responses=_REFUSALS)
-async def restart(desk: TheDesk, caller: Operator, aim: Aimed, wanted: Ordering) -> Answer:
+async def restart(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
     """Start a new run from the dead step on, if the run itself is gone."""
-    order = Restart(**identity(caller, wanted))
-    return await _give(desk, caller, aim, order)
+    command = Restart(**identity(caller, wanted))
+    return await _give(app_state, caller, aim, command)
 
 
-async def _give(desk: Desk, caller: Principal, aim: Aim, order: LetterOrder) -> Answer:
-    record, pool = aim.record, await desk.pool()
+async def _give(app_state: AppState, caller: Principal, aim: Aim, command: LetterCommand) -> Answer:
+    record, pool = aim.record, await app_state.pool()
     # A command that is repeated, because its answer was lost, has changed the record itself.
-    earlier = await first_answer(pool, record.letter, order.request_id)
+    earlier = await first_answer(pool, record.letter, command.request_id)
     if earlier:
         return accepted(earlier)
     if aim.versions is not None and str(record.version) not in aim.versions:
         raise VersionChanged("dead letter", status=record.status, version=str(record.version))
-    if desk.settings.approvals and is_edit(order):
-        await check_approval(pool, desk.redactor, record, order, caller)
-    return accepted(await (await desk.redrive()).dead_letters.order(record.letter, order))
+    if app_state.settings.approvals and is_edit(command):
+        await check_approval(pool, app_state.redactor, record, command, caller)
+    return accepted(await (await app_state.redrive()).dead_letters.send(record.letter, command))

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from redrive.access import Principal, Right
-from redrive.console.api.answers import AssigningOrder, Listed, Ordering, Versions, accepted, etag, identity, refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.api.answers import AssigningBody, CommandBody, Listed, Versions, accepted, etag, identity, refusals
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import BrokerScope, Operator, Reader
 from redrive.console.message_contents import READ, Content, content
 from redrive.contracts import NAME_PATTERN, Message
@@ -16,7 +16,7 @@ from redrive.errors import EventNotFound
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.dead_letters.models import AuditEntry
-from redrive.store.events import commands as dead_event_orders
+from redrive.store.events import commands as dead_event_commands
 from redrive.store.events.dead import (
     DeadEvent,
     DeadEventFilter,
@@ -57,17 +57,17 @@ class DeadEventDetail(DeadEvent):
 
 @router.get("", responses=refusals(400))
 async def dead_events(
-    desk: TheDesk, _caller: Reader, tenant: BrokerScope, choice: Annotated[DeadEventPage, Query()]
+    app_state: TheAppState, _caller: Reader, tenant: BrokerScope, choice: Annotated[DeadEventPage, Query()]
 ) -> DeadEvents:
     """List messages that could not become a run, the newest failure first."""
     chosen = DeadEventFilter(tenant=tenant, status=choice.status, source_stream=choice.stream)
-    page = await list_dead_events(await desk.pool(), chosen, choice.limit, choice.cursor)
+    page = await list_dead_events(await app_state.pool(), chosen, choice.limit, choice.cursor)
     return DeadEvents(dead_events=page.rows, cursor=page.cursor)
 
 
-async def find_dead_event(desk: TheDesk, tenant: BrokerScope, dead_id: str) -> DeadEvent:
+async def find_dead_event(app_state: TheAppState, tenant: BrokerScope, dead_id: str) -> DeadEvent:
     """Return a dead event of this tenant; one of another tenant is not found."""
-    record = await get_dead_event(await desk.pool(), tenant, dead_id)
+    record = await get_dead_event(await app_state.pool(), tenant, dead_id)
     if record is None:
         raise EventNotFound(f"no dead event of yours has the id {dead_id[:200]!r}")
     return record
@@ -77,35 +77,39 @@ Found = Annotated[DeadEvent, Depends(find_dead_event)]
 
 
 @router.get("/{dead_id}", responses=refusals(404))
-async def dead_event(desk: TheDesk, caller: Reader, record: Found, response: Response) -> DeadEventDetail:
+async def dead_event(app_state: TheAppState, caller: Reader, record: Found, response: Response) -> DeadEventDetail:
     """Show a dead event with its history. Its ETag is for a command's If-Match."""
-    carried = await dead_event_content(desk, caller, record)
+    carried = await dead_event_content(app_state, caller, record)
     response.headers["ETag"] = etag(record.version)
     return DeadEventDetail(
         **dict(record),
         payload=carried,
         payload_hidden=carried is None,
-        audit=await audit_trail(await desk.pool(), record.tenant, record.id),
+        audit=await audit_trail(await app_state.pool(), record.tenant, record.id),
     )
 
 
 @router.post("/{dead_id}/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
+async def replay(
+    app_state: TheAppState, caller: Operator, record: Found, seen: Versions, wanted: AssigningBody
+) -> Answer:
     """Try again to make a run of a stored message. 409: it still cannot become one."""
-    order, replays = Replay(**identity(caller, wanted)), await desk.event_replays()
-    return accepted(await replays.dead_event(record.tenant, record.id, order, seen, assign_to=wanted.assign_to))
+    command, replays = Replay(**identity(caller, wanted)), await app_state.event_replays()
+    return accepted(await replays.dead_event(record.tenant, record.id, command, seen, assign_to=wanted.assign_to))
 
 
 @router.post("/{dead_id}/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/{dead_id}/discard", status_code=202, responses=_REFUSALS)
-async def discard(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
+async def discard(
+    app_state: TheAppState, caller: Operator, record: Found, seen: Versions, wanted: CommandBody
+) -> Answer:
     """Discard a message that could not become a run; its record stays. `ignore` is an alias."""
-    order = Discard(**identity(caller, wanted))
-    return accepted(await dead_event_orders.discard(await desk.pool(), record, order, seen))
+    command = Discard(**identity(caller, wanted))
+    return accepted(await dead_event_commands.discard(await app_state.pool(), record, command, seen))
 
 
-async def dead_event_content(desk: Desk, caller: Principal, record: DeadEvent) -> Content | None:
+async def dead_event_content(app_state: AppState, caller: Principal, record: DeadEvent) -> Content | None:
     """Return the message, for those who may see payloads."""
     if not caller.may(Right.PAYLOADS):
         return None
-    return content(await message_of(await desk.pool(), record, READ + 1), desk.redactor)
+    return content(await message_of(await app_state.pool(), record, READ + 1), app_state.redactor)

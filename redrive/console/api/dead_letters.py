@@ -7,7 +7,7 @@ from pydantic import Field
 
 from redrive.access import Right
 from redrive.console.api.answers import Listed, etag, refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letters import LetterFilter
@@ -20,13 +20,13 @@ from redrive.store.dead_letters.models import AuditEntry, LetterGroup, LetterRec
 router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])
 
 
-class Choice(LetterFilter):
+class LetterQuery(LetterFilter):
     """Which dead letters. `Scope` reads the tenant; the field allows it in the query."""
 
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
 
 
-class PageChoice(Choice):
+class LetterPageQuery(LetterQuery):
     """Which dead letters, and which page of them."""
 
     limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
@@ -40,7 +40,7 @@ class Letters(Listed):
     total: Total | None = Field(description="how many fit; none for a search by text")
 
 
-class GroupChoice(Choice):
+class LetterGroupQuery(LetterQuery):
     """Which dead letters to group, and how many groups."""
 
     limit: int = Field(default=20, ge=1, le=LARGEST_PAGE)
@@ -62,30 +62,34 @@ class LetterDetail(LetterRecord):
 
 @router.get("", responses=refusals(400))
 async def dead_letters(
-    desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[PageChoice, Query()]
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[LetterPageQuery, Query()]
 ) -> Letters:
     """List dead letters, the newest failure first."""
-    pool, chosen = await desk.pool(), choice.within(tenant)
+    pool, chosen = await app_state.pool(), choice.within(tenant)
     page = await list_letters(pool, chosen, choice.limit, choice.cursor)
     return Letters(dead_letters=page.rows, cursor=page.cursor, total=await total(pool, chosen))
 
 
 @router.get("/groups", responses=refusals(400))
-async def groups(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[GroupChoice, Query()]) -> Groups:
+async def groups(
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[LetterGroupQuery, Query()]
+) -> Groups:
     """List groups of similar open dead letters, the largest first."""
-    return Groups(groups=await letter_groups(await desk.pool(), choice.within(tenant), choice.limit))
+    return Groups(groups=await letter_groups(await app_state.pool(), choice.within(tenant), choice.limit))
 
 
 @router.get("/stats", responses=refusals())
-async def stats(desk: TheDesk, _caller: Reader, tenant: Scope) -> LetterStats:
+async def stats(app_state: TheAppState, _caller: Reader, tenant: Scope) -> LetterStats:
     """Return how many dead letters there are, the age of the oldest, and what they are about."""
-    return await letter_stats(await desk.pool(), tenant)
+    return await letter_stats(await app_state.pool(), tenant)
 
 
 @router.get("/{letter_id}", responses=refusals(404))
-async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str, response: Response) -> LetterDetail:
+async def dead_letter(
+    app_state: TheAppState, caller: Reader, tenant: Scope, letter_id: str, response: Response
+) -> LetterDetail:
     """Show a dead letter with its history. Its ETag is for a command's If-Match."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     record = await find_letter(pool, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)
     response.headers["ETag"] = etag(record.version)
@@ -93,5 +97,5 @@ async def dead_letter(desk: TheDesk, caller: Reader, tenant: Scope, letter_id: s
         **dict(record) | {"payload": None if hidden else record.payload},
         payload_hidden=hidden,
         audit=await audit_trail(pool, record.tenant, record.id),
-        links=desk.links(run=record.run_id, dead_letter=record.id),
+        links=app_state.links(run=record.run_id, dead_letter=record.id),
     )

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from redrive.access import Principal, Right
-from redrive.console.api.answers import AssigningOrder, Listed, Ordering, Versions, accepted, etag, identity, refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.api.answers import AssigningBody, CommandBody, Listed, Versions, accepted, etag, identity, refusals
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import BrokerScope, Operator, Reader
 from redrive.console.message_contents import READ, Content, content
 from redrive.console.problems import Place, unacceptable
@@ -17,7 +17,7 @@ from redrive.errors import MessageNotFound
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.dead_letters.models import AuditEntry
-from redrive.store.messages.commands import assigned, give_order
+from redrive.store.messages.commands import assigned, take_command
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -59,18 +59,18 @@ class MessageDetail(DeadMessage):
 
 @router.get("", responses=refusals(400))
 async def dead_messages(
-    desk: TheDesk, _caller: Reader, tenant: BrokerScope, choice: Annotated[MessagePage, Query()]
+    app_state: TheAppState, _caller: Reader, tenant: BrokerScope, choice: Annotated[MessagePage, Query()]
 ) -> DeadMessages:
     """List dead messages, the newest failure first."""
     chosen = MessageFilter(tenant=tenant, status=choice.status, queue=choice.queue)
-    page = await list_dead(await desk.pool(), chosen, choice.limit, choice.cursor)
+    page = await list_dead(await app_state.pool(), chosen, choice.limit, choice.cursor)
     return DeadMessages(dead_messages=page.rows, cursor=page.cursor)
 
 
-async def find_message(desk: TheDesk, tenant: BrokerScope, message_id: str) -> DeadMessage:
+async def find_message(app_state: TheAppState, tenant: BrokerScope, message_id: str) -> DeadMessage:
     """Return a dead message of this tenant; one of another tenant is not found."""
     known = parse_id(message_id)
-    found = await find_dead(await desk.pool(), tenant, known) if known else []
+    found = await find_dead(await app_state.pool(), tenant, known) if known else []
     if not found:
         raise _not_found(message_id)
     if len(found) > 1:
@@ -82,35 +82,41 @@ Found = Annotated[DeadMessage, Depends(find_message)]
 
 
 @router.get("/{message_id}", responses=refusals(404))
-async def dead_message(desk: TheDesk, caller: Reader, record: Found, response: Response) -> MessageDetail:
+async def dead_message(app_state: TheAppState, caller: Reader, record: Found, response: Response) -> MessageDetail:
     """Show a dead message with its history. Its ETag is for a command's If-Match."""
-    carried = await message_content(desk, caller, record)
+    carried = await message_content(app_state, caller, record)
     response.headers["ETag"] = etag(record.version)
     return MessageDetail(
         **dict(record),
         payload=carried,
         payload_hidden=carried is None,
-        audit=await audit_trail(await desk.pool(), record.tenant, record.id),
+        audit=await audit_trail(await app_state.pool(), record.tenant, record.id),
     )
 
 
 @router.post("/{message_id}/replay", status_code=202, responses=_REFUSALS)
-async def replay(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: AssigningOrder) -> Answer:
+async def replay(
+    app_state: TheAppState, caller: Operator, record: Found, seen: Versions, wanted: AssigningBody
+) -> Answer:
     """Send a message again, now, with its retry count reset."""
-    order = Replay(**identity(caller, wanted))
-    owner = await assigned(await desk.pool(), record, wanted.assign_to, order)
-    return await _give(desk, record.model_copy(update={"tenant": owner}), order, seen)
+    command = Replay(**identity(caller, wanted))
+    owner = await assigned(await app_state.pool(), record, wanted.assign_to, command)
+    return await _give(app_state, record.model_copy(update={"tenant": owner}), command, seen)
 
 
 @router.post("/{message_id}/ignore", status_code=202, responses=_REFUSALS)
 @router.post("/{message_id}/discard", status_code=202, responses=_REFUSALS)
-async def discard(desk: TheDesk, caller: Operator, record: Found, seen: Versions, wanted: Ordering) -> Answer:
+async def discard(
+    app_state: TheAppState, caller: Operator, record: Found, seen: Versions, wanted: CommandBody
+) -> Answer:
     """Discard a message for good; its record stays. `ignore` is an alias."""
-    return await _give(desk, record, Discard(**identity(caller, wanted)), seen)
+    return await _give(app_state, record, Discard(**identity(caller, wanted)), seen)
 
 
-async def _give(desk: Desk, record: DeadMessage, order: Replay | Discard, seen: frozenset[str] | None) -> Answer:
-    answer = await give_order(await desk.pool(), record.tenant, record.message_id, order, seen)
+async def _give(
+    app_state: AppState, record: DeadMessage, command: Replay | Discard, seen: frozenset[str] | None
+) -> Answer:
+    answer = await take_command(await app_state.pool(), record.tenant, record.message_id, command, seen)
     if answer is None:
         raise _not_found(record.id)
     return accepted(answer)
@@ -120,8 +126,8 @@ def _not_found(text: str) -> MessageNotFound:
     return MessageNotFound(f"no dead message of yours has the id {text[:200]!r}")
 
 
-async def message_content(desk: Desk, caller: Principal, record: DeadMessage) -> Content | None:
+async def message_content(app_state: AppState, caller: Principal, record: DeadMessage) -> Content | None:
     """Return the content of a message, for those who may see it."""
     if not caller.may(Right.PAYLOADS):
         return None
-    return content(await read_payload(await desk.pool(), record, READ + 1), desk.redactor)
+    return content(await read_payload(await app_state.pool(), record, READ + 1), app_state.redactor)

@@ -7,13 +7,13 @@ from pydantic import Field
 
 from redrive.access import Principal, Right
 from redrive.bridges.events.replays import Replayed
-from redrive.console.api.answers import Listed, Ordering, identity, refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.api.answers import CommandBody, Listed, identity, refusals
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.problems import Refusal
 from redrive.contracts import NAME_PATTERN, Message, Name
 from redrive.dead_letters import Replay
-from redrive.errors import EventNotFound, OrderRefused
+from redrive.errors import CommandRefused, EventNotFound
 from redrive.moments import Moment
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.store.dead_letters.lists import audit_trail
@@ -58,7 +58,7 @@ class EventDetail(EventRow):
     audit: list[AuditEntry]
 
 
-class EventReplayOrder(Ordering):
+class EventReplayBody(CommandBody):
     """Run projectors of an event again."""
 
     projectors: list[Name] = Field(
@@ -75,18 +75,20 @@ class EventAnswer(Message):
 
 
 @router.get("", responses=refusals(400))
-async def events(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[EventPage, Query()]) -> Events:
+async def events(
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[EventPage, Query()]
+) -> Events:
     """List stored events, the newest first."""
     chosen = EventFilter(
         tenant=tenant, type=choice.type, dedupe_key=choice.key, failed=choice.failed, since=choice.since
     )
-    page = await list_events(await desk.pool(), chosen, choice.limit, choice.cursor)
+    page = await list_events(await app_state.pool(), chosen, choice.limit, choice.cursor)
     return Events(events=page.rows, cursor=page.cursor)
 
 
-async def find_event(desk: TheDesk, tenant: Scope, event_id: str) -> StoredEvent:
+async def find_event(app_state: TheAppState, tenant: Scope, event_id: str) -> StoredEvent:
     """Return an event of this tenant; one of another tenant is not found."""
-    record = await get_event(await desk.pool(), tenant, event_id)
+    record = await get_event(await app_state.pool(), tenant, event_id)
     if record is None:
         raise EventNotFound(f"no event of yours has the id {event_id[:200]!r}")
     return record
@@ -96,9 +98,9 @@ Found = Annotated[StoredEvent, Depends(find_event)]
 
 
 @router.get("/{event_id}", responses=refusals(404))
-async def event(desk: TheDesk, caller: Reader, record: Found) -> EventDetail:
+async def event(app_state: TheAppState, caller: Reader, record: Found) -> EventDetail:
     """Show an event and the outcomes of its projectors."""
-    pool, payload = await desk.pool(), await event_payload(desk, caller, record)
+    pool, payload = await app_state.pool(), await event_payload(app_state, caller, record)
     return EventDetail(
         **dict(record) | {"payload": payload},
         payload_hidden=payload is None,
@@ -108,19 +110,19 @@ async def event(desk: TheDesk, caller: Reader, record: Found) -> EventDetail:
 
 
 @router.post("/{event_id}/replay", status_code=202, responses=refusals(400, 404, 409, 413, 415))
-async def replay(desk: TheDesk, caller: Operator, record: Found, wanted: EventReplayOrder) -> EventAnswer:
+async def replay(app_state: TheAppState, caller: Operator, record: Found, wanted: EventReplayBody) -> EventAnswer:
     """Run projectors again on the stored payload: parked ones in their own run, others in a new run of just these."""
-    order = Replay(**identity(caller, wanted))
-    done = await (await desk.event_replays()).event(record.tenant, record.id, wanted.projectors, order)
+    command = Replay(**identity(caller, wanted))
+    done = await (await app_state.event_replays()).event(record.tenant, record.id, wanted.projectors, command)
     if not any(each.accepted for each in done):
-        raise Refusal(409, OrderRefused.code, done[0].message, "nothing was changed")
+        raise Refusal(409, CommandRefused.code, done[0].message, "nothing was changed")
     message = "; ".join(each.message for each in done)
-    return EventAnswer(request_id=order.request_id, message=message, replayed=done)
+    return EventAnswer(request_id=command.request_id, message=message, replayed=done)
 
 
-async def event_payload(desk: Desk, caller: Principal, record: StoredEvent) -> dict[str, Any] | None:
+async def event_payload(app_state: AppState, caller: Principal, record: StoredEvent) -> dict[str, Any] | None:
     """Return an event's payload, redacted, for those who may see payloads."""
     if not caller.may(Right.PAYLOADS):
         return None
-    payload: dict[str, Any] = await desk.redactor.value_aside(record.payload)
+    payload: dict[str, Any] = await app_state.redactor.value_aside(record.payload)
     return payload

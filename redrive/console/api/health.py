@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from temporalio.service import RPCError
 
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.contracts import Message
 from redrive.errors import Unavailable
 from redrive.postgres.connection import database_problem
 
 router = APIRouter(tags=["health"])
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 class Health(Message):
@@ -30,19 +30,19 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses={503: {"model": Health, "description": "Something that is needed does not answer"}})
-async def readyz(request: Request, desk: TheDesk, response: Response) -> Health:
+async def readyz(request: Request, app_state: TheAppState, response: Response) -> Health:
     """Check whether the database and Temporal answer."""
-    await desk.strangers.count(request, "readyz")
-    database, temporal = await asyncio.gather(_database(desk), _temporal(desk))
+    await app_state.strangers.count(request, "readyz")
+    database, temporal = await asyncio.gather(_database(app_state), _temporal(app_state))
     problems = {name: text for name, text in (("database", database), ("temporal", temporal)) if text}
     response.status_code = 503 if problems else 200
     return Health(status="unavailable" if problems else "ok", problems=problems)
 
 
-async def _database(desk: Desk) -> str | None:
+async def _database(app_state: AppState) -> str | None:
     try:
-        async with asyncio.timeout(PATIENCE):
-            await (await desk.pool()).fetchval("SELECT 1")
+        async with asyncio.timeout(TIMEOUT):
+            await (await app_state.pool()).fetchval("SELECT 1")
     except Unavailable as error:
         return str(error)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -50,10 +50,10 @@ async def _database(desk: Desk) -> str | None:
     return None
 
 
-async def _temporal(desk: Desk) -> str | None:
+async def _temporal(app_state: AppState) -> str | None:
     try:
-        async with asyncio.timeout(PATIENCE):
-            healthy = await (await desk.temporal()).service_client.check_health()
+        async with asyncio.timeout(TIMEOUT):
+            healthy = await (await app_state.temporal()).service_client.check_health()
     except (Unavailable, TimeoutError, RPCError) as error:
-        return str(error) or f"no answer within {PATIENCE:g} s"
+        return str(error) or f"no answer within {TIMEOUT:g} s"
     return None if healthy else "Temporal does not serve"

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from redrive.access import Principal
 from redrive.bulk import BulkView
 from redrive.console.api.answers import refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope, identified
 from redrive.console.live_updates import Listener
 from redrive.errors import RedriveError
@@ -38,9 +38,9 @@ class EventStream(StreamingResponse):
 class _Admission:
     """Whether a stream may continue: checked again when the last check is old."""
 
-    def __init__(self, request: Request, desk: Desk, caller: Principal, tenant: str | None) -> None:
+    def __init__(self, request: Request, app_state: AppState, caller: Principal, tenant: str | None) -> None:
         self._request = request
-        self._desk = desk
+        self._app_state = app_state
         self._caller = caller
         self._tenant = tenant
         self._stream = uuid.uuid4()
@@ -53,11 +53,11 @@ class _Admission:
 
     async def take(self) -> None:
         """Take or keep one of a tenant's places for streams; refuse with 429 if none is free."""
-        await self._desk.tenant_limits.stream(self._tenant, self._stream)
+        await self._app_state.tenant_limits.stream(self._tenant, self._stream)
 
     def give_back(self) -> None:
         """Release the place."""
-        self._desk.tenant_limits.stream_ended(self._tenant, self._stream)
+        self._app_state.tenant_limits.stream_ended(self._tenant, self._stream)
 
     async def holds(self) -> bool:
         """Tell whether the caller is unchanged. If that cannot be checked, the stream ends; the page reconnects."""
@@ -74,33 +74,37 @@ class _Admission:
 
 
 @router.get("/events", response_class=EventStream, responses=refusals())
-async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, last: LastSeen = None) -> EventStream:
+async def events(
+    request: Request, app_state: TheAppState, caller: Reader, tenant: Scope, last: LastSeen = None
+) -> EventStream:
     """Stream changes of dead letters: `change` updates with the record's id, status and the audit log entry.
 
     `bulk` updates report the progress of a bulk operation whenever it changes.
     `resync` tells a page to reload everything: it is the first update of a new stream, and follows an overflow.
     A stream ends soon after its caller loses the right to it, or changes role; open it again then.
     """
-    admission = _Admission(request, desk, caller, tenant)
+    admission = _Admission(request, app_state, caller, tenant)
     await admission.take()
-    return EventStream(_stream(admission, desk, tenant, last), headers={"X-Accel-Buffering": "no"})
+    return EventStream(_stream(admission, app_state, tenant, last), headers={"X-Accel-Buffering": "no"})
 
 
-async def _stream(admission: _Admission, desk: Desk, tenant: str | None, last: str | None) -> AsyncIterator[str]:
+async def _stream(
+    admission: _Admission, app_state: AppState, tenant: str | None, last: str | None
+) -> AsyncIterator[str]:
     try:
-        async with desk.feed.listening(tenant) as listener:
+        async with app_state.feed.listening(tenant) as listener:
             yield "retry: 2000\n\n"
             seen = _number(last) if tenant is not None else None
             if tenant is None or seen is None:
                 yield _RESYNC
-                seen = (await heads(await desk.pool(), tenant)).get(tenant, 0) if tenant else 0
+                seen = (await heads(await app_state.pool(), tenant)).get(tenant, 0) if tenant else 0
             else:
-                async for change in _missed(desk, tenant, seen):
+                async for change in _missed(app_state, tenant, seen):
                     if not await admission.holds():
                         return
                     seen = change.number
                     yield _event(change, with_id=True)
-            async for text in _live(admission, desk, listener, seen):
+            async for text in _live(admission, app_state, listener, seen):
                 yield text
     finally:
         admission.give_back()
@@ -110,9 +114,9 @@ def _number(last: str | None) -> int | None:
     return int(last) if last and last.isascii() and last.isdigit() and len(last) < 18 else None
 
 
-async def _missed(desk: Desk, tenant: str, seen: int) -> AsyncIterator[Change]:
+async def _missed(app_state: AppState, tenant: str, seen: int) -> AsyncIterator[Change]:
     while True:
-        found = await changes_after(await desk.pool(), tenant, seen)
+        found = await changes_after(await app_state.pool(), tenant, seen)
         for change in found:
             yield change
         if not found:
@@ -120,13 +124,13 @@ async def _missed(desk: Desk, tenant: str, seen: int) -> AsyncIterator[Change]:
         seen = found[-1].number
 
 
-async def _live(admission: _Admission, desk: Desk, listener: Listener, seen: int) -> AsyncIterator[str]:
-    stopping, getting = asyncio.ensure_future(desk.stopping.wait()), None
+async def _live(admission: _Admission, app_state: AppState, listener: Listener, seen: int) -> AsyncIterator[str]:
+    stopping, getting = asyncio.ensure_future(app_state.stopping.wait()), None
     try:
-        while not desk.stopping.is_set():
+        while not app_state.stopping.is_set():
             getting = getting or asyncio.ensure_future(listener.changes.get())
             await asyncio.wait({getting, stopping}, timeout=admission.left, return_when=asyncio.FIRST_COMPLETED)
-            if desk.stopping.is_set() or not await admission.holds():
+            if app_state.stopping.is_set() or not await admission.holds():
                 return
             if not getting.done():
                 yield _HERE

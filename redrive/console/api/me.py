@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from redrive.access import Right, Role
 from redrive.console.api.answers import refusals
-from redrive.console.app_state import desk_of
+from redrive.console.app_state import app_state_of
 from redrive.console.authentication import Caller, csrf_token
 from redrive.console.cookies import SESSION, read_cookie
 from redrive.contracts import Message
@@ -26,7 +26,7 @@ class Me(Message):
 @router.get("/me", responses=refusals())
 async def me(caller: Caller, request: Request) -> Me:
     """Return who is asking: name, role, tenant (none: all) and rights; in a session also the CSRF token."""
-    session = read_cookie(desk_of(request), request, SESSION)
+    session = read_cookie(app_state_of(request), request, SESSION)
     by_cookie = session and "authorization" not in request.headers
     return Me(
         id=caller.id,

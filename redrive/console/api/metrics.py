@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.console.api.answers import refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Caller
 
 router = APIRouter(tags=["health"])
@@ -12,6 +12,6 @@ _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description
 
 
 @router.get("/metrics", response_class=Response, responses=refusals() | {200: _TEXT})
-async def metrics(desk: TheDesk, _caller: Caller) -> Response:
+async def metrics(app_state: TheAppState, _caller: Caller) -> Response:
     """Return the metrics."""
-    return Response(generate_latest(desk.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(app_state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from redrive.console.api.answers import Listed, refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.postgres.paging import LARGEST_PAGE, Total
@@ -31,8 +31,10 @@ class Retrying(Listed):
 
 
 @router.get("/retrying", responses=refusals(400))
-async def retrying(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RetryingPage, Query()]) -> Retrying:
+async def retrying(
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[RetryingPage, Query()]
+) -> Retrying:
     """List the steps whose last attempt failed and that are retried, those due first."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     page = await list_retrying(pool, RetryingFilter(tenant=tenant), choice.limit, choice.cursor)
     return Retrying(retrying=page.rows, cursor=page.cursor, total=await count_retrying(pool, tenant))

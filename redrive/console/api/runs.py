@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 
-from redrive.console.api.answers import Listed, Ordering, accepted, refusals
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.api.answers import CommandBody, Listed, accepted, refusals
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Operator, Reader, Scope, Starter
 from redrive.console.problems import Place, Refusal
-from redrive.console.run_lists import LARGEST_PAGE, RunChoice, runs_page
+from redrive.console.run_lists import LARGEST_PAGE, RunFilter, runs_page
 from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, Message, Name, RunStatus, RunSummary, RunView, StartedRun
 from redrive.dead_letters import Answer
 from redrive.errors import InvalidInput, RunNotFound
@@ -60,18 +60,18 @@ class RunDetail(RunView):
     | {200: {"model": StartedRun, "description": "The key has a run already (`Idempotent-Replayed: true`)"}},
 )
 async def start(
-    desk: TheDesk, _caller: Starter, tenant: Scope, order: Start, response: Response, key: Key = None
+    app_state: TheAppState, _caller: Starter, tenant: Scope, wanted: Start, response: Response, key: Key = None
 ) -> StartedRun:
     """Start a run. With an `Idempotency-Key` a second start returns the run of the first."""
-    await desk.tenant_limits.start(tenant or DEFAULT_TENANT)
-    redrive = await desk.redrive()
+    await app_state.tenant_limits.start(tenant or DEFAULT_TENANT)
+    redrive = await app_state.redrive()
     started = await redrive.start(
-        order.pipeline,
-        order.payload,
+        wanted.pipeline,
+        wanted.payload,
         tenant=tenant or DEFAULT_TENANT,
         key=None if key is None else _checked(key),
-        correlation_id=order.correlation_id,
-        user_id=order.user_id,
+        correlation_id=wanted.correlation_id,
+        user_id=wanted.user_id,
     )
     response.headers["Location"] = f"/api/v1/runs/{started.run_id}"
     if started.is_cached:
@@ -91,26 +91,26 @@ def _checked(key: str) -> str:
 
 
 @router.get("", responses=refusals(400))
-async def runs(desk: TheDesk, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
+async def runs(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
     """List runs, the newest first. Temporal's list lags behind by about a second, and old runs leave it."""
-    chosen = RunChoice(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
-    page = await runs_page(await desk.temporal(), await desk.seal(), chosen, choice.limit, choice.cursor)
+    chosen = RunFilter(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
+    page = await runs_page(await app_state.temporal(), await app_state.seal(), chosen, choice.limit, choice.cursor)
     return Runs(runs=page.rows, cursor=page.cursor)
 
 
 @router.get("/{run_id}", responses=refusals(404))
-async def run(desk: TheDesk, _caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
+async def run(app_state: TheAppState, _caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
     """Show a run's status: its steps, attempts, the next retry, errors."""
     try:
-        view = await own_run(desk, tenant, run_id)
+        view = await own_run(app_state, tenant, run_id)
     except RunNotFound:
-        view = await remembered_run(desk, tenant, run_id)
-    return RunDetail(**dict(view), links=desk.links(run=run_id))
+        view = await remembered_run(app_state, tenant, run_id)
+    return RunDetail(**dict(view), links=app_state.links(run=run_id))
 
 
-async def own_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
+async def own_run(app_state: AppState, tenant: str | None, run_id: str) -> RunView:
     """Return a run of this tenant from Temporal; one of another tenant is not found."""
-    redrive = await desk.redrive()
+    redrive = await app_state.redrive()
     try:
         view = await redrive.status(run_id)
     except RunNotFound:
@@ -120,9 +120,9 @@ async def own_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
     return view
 
 
-async def remembered_run(desk: Desk, tenant: str | None, run_id: str) -> RunView:
+async def remembered_run(app_state: AppState, tenant: str | None, run_id: str) -> RunView:
     """Return what the records hold about a run that Temporal has forgotten."""
-    row = await get_run(await desk.pool(), tenant, run_id)
+    row = await get_run(await app_state.pool(), tenant, run_id)
     if row is None:
         raise _not_found(run_id)
     return RunView(
@@ -140,7 +140,7 @@ def _not_found(run_id: str) -> RunNotFound:
     return RunNotFound(f"no run of yours has the id {run_id[:200]!r}")
 
 
-class Asked(Message):
+class CancelRequested(Message):
     """What was asked for."""
 
     run_id: str
@@ -148,22 +148,24 @@ class Asked(Message):
 
 
 @router.post("/{run_id}/cancel", status_code=202, responses=refusals(400, 404, 409, 413, 415))
-async def cancel(desk: TheDesk, caller: Operator, tenant: Scope, run_id: str, order: Ordering) -> Asked:
+async def cancel(
+    app_state: TheAppState, caller: Operator, tenant: Scope, run_id: str, wanted: CommandBody
+) -> CancelRequested:
     """Ask an open run to stop: its running step is interrupted, later ones do not start."""
-    view = await own_run(desk, tenant, run_id)
+    view = await own_run(app_state, tenant, run_id)
     if view.status.closed:
         raise Refusal(409, "run_ended", f"run {run_id!r} is {view.status.value}", "only an open run can be canceled")
-    redrive, pool = await desk.redrive(), await desk.pool()
-    await put_cancel(pool, tenant=view.tenant, run_id=run_id, actor=caller.name, reason=order.reason)
-    await redrive.cancel(run_id, reason=f"{order.reason} (asked for by {caller.name})")
-    return Asked(run_id=run_id, requested="cancel")
+    redrive, pool = await app_state.redrive(), await app_state.pool()
+    await put_cancel(pool, tenant=view.tenant, run_id=run_id, actor=caller.name, reason=wanted.reason)
+    await redrive.cancel(run_id, reason=f"{wanted.reason} (asked for by {caller.name})")
+    return CancelRequested(run_id=run_id, requested="cancel")
 
 
 @router.post("/{run_id}/continue", status_code=202, responses=refusals(400, 404, 409, 413, 415))
-async def go_on(desk: TheDesk, caller: Operator, tenant: Scope, run_id: str, order: Ordering) -> Answer:
+async def go_on(app_state: TheAppState, caller: Operator, tenant: Scope, run_id: str, wanted: CommandBody) -> Answer:
     """Let a PARTIAL run, which waits after a STEP_ONLY replay, continue with its later steps."""
-    await own_run(desk, tenant, run_id)
-    letters = (await desk.redrive()).dead_letters
+    await own_run(app_state, tenant, run_id)
+    letters = (await app_state.redrive()).dead_letters
     return accepted(
-        await letters.go_on(run_id, requested_by=caller.name, reason=order.reason, request_id=order.request_id)
+        await letters.go_on(run_id, requested_by=caller.name, reason=wanted.reason, request_id=wanted.request_id)
     )

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from redrive.access import Right, Role, granted
 from redrive.console.api.answers import refusals
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Keeper, Scope
 from redrive.console.problems import Refusal
 from redrive.contracts import DEFAULT_TENANT, Message
@@ -16,8 +16,8 @@ from redrive.store.access.tokens import (
     BY_TOKEN,
     NewToken,
     RevokedToken,
+    TokenRequest,
     TokenRow,
-    TokenWish,
     create_token,
     get_token,
     list_tokens,
@@ -43,13 +43,13 @@ class Tokens(Message):
 
 
 @router.get("", responses=refusals())
-async def tokens(desk: TheDesk, _caller: Keeper, tenant: Scope) -> Tokens:
+async def tokens(app_state: TheAppState, _caller: Keeper, tenant: Scope) -> Tokens:
     """List tokens, the newest first, including expired and revoked ones."""
-    return Tokens(tokens=await list_tokens(await desk.access(), tenant))
+    return Tokens(tokens=await list_tokens(await app_state.access(), tenant))
 
 
 @router.post("", status_code=201, responses=refusals(400, 413, 415))
-async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -> NewToken:
+async def create(app_state: TheAppState, caller: Keeper, tenant: Scope, wanted: Wanted) -> NewToken:
     """Create a token. Only this answer contains its secret. It can have no right that its creator lacks."""
     rights = granted(wanted.role, None if wanted.rights is None else frozenset(wanted.rights))
     beyond = sorted(right for right in rights if not caller.may(right))
@@ -57,7 +57,7 @@ async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -
         raise Refusal(
             403, "forbidden", f"body.rights: {beyond[0]!r} is not yours to give", "give rights that you have yourself"
         )
-    wish = TokenWish(
+    request = TokenRequest(
         name=wanted.name,
         role=wanted.role,
         tenant=tenant or DEFAULT_TENANT,
@@ -67,13 +67,13 @@ async def create(desk: TheDesk, caller: Keeper, tenant: Scope, wanted: Wanted) -
         person=caller.person,
         made_with=caller.id.removeprefix(BY_TOKEN) if caller.id.startswith(BY_TOKEN) else None,
     )
-    return await create_token(await desk.access(), wish)
+    return await create_token(await app_state.access(), request)
 
 
 @router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
-async def revoke(desk: TheDesk, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
+async def revoke(app_state: TheAppState, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
     """Revoke a token and all that were created with it: their next requests are refused, and their sessions end."""
-    pool = await desk.access()
+    pool = await app_state.access()
     token = await get_token(pool, tenant, token_id)
     if token is not None and token.role is Role.OWNER:
         raise Refusal(403, "owner_token", f"token {token.id} is an owner's", "revoke it with `redrive tokens revoke`")

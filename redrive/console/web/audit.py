@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import Request, Response
 from pydantic import BaseModel
 
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
@@ -15,7 +15,7 @@ router = page_router()
 PAGE: Final = 100
 
 
-class AuditAsked(BaseModel):
+class AuditQuery(BaseModel):
     """The query of the audit page."""
 
     dead_letter: str | None = None
@@ -23,11 +23,11 @@ class AuditAsked(BaseModel):
 
 
 @router.get("/audit")
-async def audit(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def audit(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show the audit log, the newest entries first."""
-    asked = read_query(AuditAsked, request)
+    asked = read_query(AuditQuery, request)
     chosen = AuditFilter(tenant=tenant, dead_letter=asked.dead_letter)
-    page = await audit_page(await desk.pool(), chosen, PAGE, asked.cursor)
+    page = await audit_page(await app_state.pool(), chosen, PAGE, asked.cursor)
     return show(
         request,
         caller,

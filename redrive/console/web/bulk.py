@@ -7,9 +7,9 @@ from urllib.parse import parse_qs
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
-from redrive.bulk import BulkOrder, BulkVerb, BulkView, BulkWish, ItemsRequest, ItemStatus, Position
+from redrive.bulk import BulkCommand, BulkOptions, BulkVerb, BulkView, ItemsRequest, ItemStatus, Position
 from redrive.console.api.bulk import OneTenant
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
@@ -29,14 +29,14 @@ _FIELDS: Final = 1100
 
 
 @router.get("/bulk")
-async def bulks(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def bulks(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show the newest bulk operations, and the plans that wait for another admin."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     asked = [each for each in await list_approvals(pool, tenant) if each.dead_letter is None and not each.used_for]
     return show(request, caller, "bulks.html", rows=await list_bulks(pool, tenant, _NEWEST), waiting=asked)
 
 
-class NewAsked(BaseModel):
+class NewBulkQuery(BaseModel):
     """The query of the form for a bulk operation."""
 
     verb: BulkVerb = Verb.REPLAY
@@ -50,26 +50,26 @@ async def new(request: Request, caller: Operator, tenant: OneTenant) -> Response
         caller,
         "bulk_new.html",
         tenant=tenant,
-        verb=read_query(NewAsked, request).verb,
+        verb=read_query(NewBulkQuery, request).verb,
         chosen={name: value for name, value in query_of(request).items() if name in _CHOSEN},
         letters=request.query_params.getlist("letter"),
     )
 
 
 @router.post("/bulk/plan")
-async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: OneTenant) -> Response:
+async def plan(request: Request, app_state: TheAppState, caller: Operator, tenant: OneTenant) -> Response:
     """Show what a bulk operation would do."""
-    order = BulkOrder(tenant=tenant, **dict(_wish(await request.body())))
+    command = BulkCommand(tenant=tenant, **dict(_options(await request.body())))
     try:
-        found, problem = await (await desk.redrive()).bulk.plan(order), None
+        found, problem = await (await app_state.redrive()).bulk.plan(command), None
     except RedriveError as error:
         found, problem = None, str(error)
     # As the API takes it: the tenant is the caller's.
-    given = found.order.model_dump(mode="json", exclude={"tenant"}) if found else None
-    return show(request, caller, "bulk_plan.html", plan=found, order=given, problem=problem)
+    given = found.command.model_dump(mode="json", exclude={"tenant"}) if found else None
+    return show(request, caller, "bulk_plan.html", plan=found, command=given, problem=problem)
 
 
-def _wish(body: bytes) -> BulkWish:
+def _options(body: bytes) -> BulkOptions:
     """Read what the form says."""
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_FIELDS)
@@ -82,12 +82,12 @@ def _wish(body: bytes) -> BulkWish:
         chosen["letters"] = fields["letter"]
     try:
         options = {name: given[name] for name in _OPTIONS if name in given}
-        return BulkWish(**options, **documents, selection=LetterSelection(**chosen))
+        return BulkOptions(**options, **documents, selection=LetterSelection(**chosen))
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from None
 
 
-class ItemsAsked(BaseModel):
+class ItemsQuery(BaseModel):
     """The query of a page of items."""
 
     status: ItemStatus | None = None
@@ -95,10 +95,10 @@ class ItemsAsked(BaseModel):
 
 
 @router.get("/bulk/{bulk_id}")
-async def bulk(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, bulk_id: str) -> Response:
+async def bulk(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope, bulk_id: str) -> Response:
     """Show a bulk operation's progress, and the outcome of each item."""
-    asked = read_query(ItemsAsked, request)
-    pool = await desk.pool()
+    asked = read_query(ItemsQuery, request)
+    pool = await app_state.pool()
     view = await get_bulk(pool, tenant, bulk_id)
     wanted = ItemsRequest(tenant=view.tenant, bulk_id=view.id, status=asked.status, after=asked.after, limit=PAGE)
     return show(
@@ -110,7 +110,7 @@ async def bulk(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, b
         items=await list_items(pool, view.tenant, wanted),
         per_minute=_rate(view),
         statuses=list(ItemStatus),
-        links=desk.links(bulk=view.id),
+        links=app_state.links(bulk=view.id),
     )
 
 

@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from pydantic import BeforeValidator, ConfigDict
 
 from redrive.access import Principal, Right
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.charts import strip
 from redrive.console.web.render import show
@@ -31,7 +31,7 @@ def _moment(value: object) -> object:
     return datetime.now(UTC) - _SPANS[value] if isinstance(value, str) and value in _SPANS else value
 
 
-class LettersAsked(LetterFilter):
+class LettersQuery(LetterFilter):
     """The query of the dead letters' page."""
 
     model_config = ConfigDict(extra="ignore")
@@ -43,10 +43,10 @@ class LettersAsked(LetterFilter):
 
 @router.get("/dead-letters")
 @router.get("/app/admin/dlq")
-async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def dead_letters(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show dead letters: grouped by similarity, or one by one."""
-    asked = read_query(LettersAsked, request)
-    counts = await status_counts(await desk.pool(), tenant)
+    asked = read_query(LettersQuery, request)
+    counts = await status_counts(await app_state.pool(), tenant)
     values: dict[str, Any] = {
         "asked": asked,
         "query": query_of(request),
@@ -57,15 +57,15 @@ async def dead_letters(request: Request, desk: TheDesk, caller: Reader, tenant: 
         "chosen": _chosen(request, asked),
     }
     if asked.view == "list" or asked.text:
-        return await _list(request, desk, caller, asked, values)
-    return await _groups(request, desk, caller, asked, values)
+        return await _list(request, app_state, caller, asked, values)
+    return await _groups(request, app_state, caller, asked, values)
 
 
 async def _groups(
-    request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
+    request: Request, app_state: AppState, caller: Principal, asked: LettersQuery, values: dict[str, Any]
 ) -> Response:
     chosen = asked.within(values["tenant"]).model_copy(update={"status": None})
-    found = await groups(await desk.pool(), chosen, _GROUPS)
+    found = await groups(await app_state.pool(), chosen, _GROUPS)
     counts = values["counts"]
     return show(
         request,
@@ -81,19 +81,19 @@ async def _groups(
 
 
 async def _list(
-    request: Request, desk: Desk, caller: Principal, asked: LettersAsked, values: dict[str, Any]
+    request: Request, app_state: AppState, caller: Principal, asked: LettersQuery, values: dict[str, Any]
 ) -> Response:
-    page = await list_letters(await desk.pool(), asked.within(values["tenant"]), PAGE, asked.cursor)
+    page = await list_letters(await app_state.pool(), asked.within(values["tenant"]), PAGE, asked.cursor)
     older = values["url"](view="list", cursor=page.cursor, **_since(asked)) if page.cursor else None
     return show(request, caller, "letters.html", rows=page.rows, older=older, **values)
 
 
-def _since(asked: LettersAsked) -> dict[str, str]:
+def _since(asked: LettersQuery) -> dict[str, str]:
     """Return the moment of a time span before now: the next page must use the same one."""
     return {"since": asked.since.isoformat()} if asked.since else {}
 
 
-def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
+def _chosen(request: Request, asked: LettersQuery) -> dict[str, str]:
     """Return the filters only, for a command on all matches."""
     fields = {name: value for name, value in query_of(request).items() if name not in {"view", "status", "cursor"}}
     return fields | _since(asked)
@@ -101,9 +101,11 @@ def _chosen(request: Request, asked: LettersAsked) -> dict[str, str]:
 
 @router.get("/dead-letters/{letter_id}")
 @router.get("/app/admin/dlq/{letter_id}")
-async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, letter_id: str) -> Response:
+async def dead_letter(
+    request: Request, app_state: TheAppState, caller: Reader, tenant: Scope, letter_id: str
+) -> Response:
     """Show one dead letter: its cause, its history, its input, and the possible commands."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     record = await find_letter(pool, tenant, letter_id)
     trail = await audit_trail(pool, record.tenant, record.id)
     return show(
@@ -113,8 +115,8 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
         letter=record,
         trail=trail,
         cycles=[(entry, strip(entry.attempts)) for entry in reversed(record.failure_history)],
-        approvals=await _approvals(desk, record),
-        links=desk.links(run=record.run_id, dead_letter=record.id),
+        approvals=await _approvals(app_state, record),
+        links=app_state.links(run=record.run_id, dead_letter=record.id),
         policy=_policy(record),
         replays_left=MAX_REPLAYS - record.replay_count,
         payload=record.payload if caller.may(Right.PAYLOADS) else None,
@@ -122,11 +124,11 @@ async def dead_letter(request: Request, desk: TheDesk, caller: Reader, tenant: S
     )
 
 
-async def _approvals(desk: Desk, record: LetterRecord) -> list[Approval]:
+async def _approvals(app_state: AppState, record: LetterRecord) -> list[Approval]:
     """Return the edits of this dead letter that wait for another admin, or are approved and not used yet."""
-    if not desk.settings.approvals:
+    if not app_state.settings.approvals:
         return []
-    found = await list_approvals(await desk.pool(), record.tenant)
+    found = await list_approvals(await app_state.pool(), record.tenant)
     return [each for each in found if each.dead_letter == record.id and each.used_for is None]
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from redrive.access import Right
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Operator, Scope
 from redrive.console.web.dead_letters import is_omitted
 from redrive.console.web.render import show
@@ -178,12 +178,14 @@ class Draft(BaseModel):
 
 
 @router.post("/dead-letters/{letter_id}/plan")
-async def plan(request: Request, desk: TheDesk, caller: Operator, tenant: Scope, letter_id: str) -> Response:
+async def plan(request: Request, app_state: TheAppState, caller: Operator, tenant: Scope, letter_id: str) -> Response:
     """Show which steps are reused and which run again, and whether an edited input fits."""
     draft = _draft(await request.body())
-    record = await find_letter(await desk.pool(), tenant, letter_id)
-    check = await _check(desk, record, draft) if draft.input is not None and caller.may(Right.PAYLOADS) else Check()
-    outline, problem = await _outline(desk, record, draft)
+    record = await find_letter(await app_state.pool(), tenant, letter_id)
+    check = (
+        await _check(app_state, record, draft) if draft.input is not None and caller.may(Right.PAYLOADS) else Check()
+    )
+    outline, problem = await _outline(app_state, record, draft)
     return show(
         request,
         caller,
@@ -213,27 +215,27 @@ def _draft(body: bytes) -> Draft:
         raise InvalidInput("the form has more fields than it should: reload the page") from None
 
 
-async def _check(desk: Desk, record: LetterRecord, draft: Draft) -> Check:
+async def _check(app_state: AppState, record: LetterRecord, draft: Draft) -> Check:
     is_known = not is_omitted(record)
     shown = record.payload if is_known and isinstance(record.payload, dict) else {}
-    schema = await _schema(desk, record.module) if is_known else None
+    schema = await _schema(app_state, record.module) if is_known else None
     # In a thread: other requests must not wait for a large input.
     return await asyncio.to_thread(check_input, shown, draft.input or "", schema)
 
 
-async def _schema(desk: Desk, module: str) -> dict[str, Any] | None:
+async def _schema(app_state: AppState, module: str) -> dict[str, Any] | None:
     """Return the module's input schema. If no worker answers, the edit is checked with the command."""
     try:
-        catalog = await desk.catalog()
+        catalog = await app_state.catalog()
     except RedriveError:
         return None
     return next((known.input_schema for known in catalog.modules if known.name == module), None)
 
 
-async def _outline(desk: Desk, record: LetterRecord, draft: Draft) -> tuple[Plan | None, str | None]:
+async def _outline(app_state: AppState, record: LetterRecord, draft: Draft) -> tuple[Plan | None, str | None]:
     first = draft.from_step if draft.mode is Mode.FROM_STEP else None
     try:
-        letters = (await desk.redrive()).dead_letters
+        letters = (await app_state.redrive()).dead_letters
         return await letters.plan(record.letter, mode=draft.mode, from_step=first), None
     except RedriveError as error:
         return None, str(error)

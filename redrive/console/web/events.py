@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from redrive.console.api import dead_events
 from redrive.console.api import events as stored_events
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope, broker_scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
@@ -20,7 +20,7 @@ router = page_router()
 PAGE: Final = 50
 
 
-class EventsAsked(BaseModel):
+class EventsQuery(BaseModel):
     """The query of the events' page."""
 
     view: Literal["dead", "quarantine", "failed", "all"] = "dead"
@@ -41,9 +41,9 @@ class EventsAsked(BaseModel):
 
 
 @router.get("/events")
-async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def events(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show messages that could not become a run, or events, the newest first."""
-    asked, pool = read_query(EventsAsked, request), await desk.pool()
+    asked, pool = read_query(EventsQuery, request), await app_state.pool()
     values: dict[str, Any] = {
         "asked": asked,
         "query": query_of(request),
@@ -59,22 +59,22 @@ async def events(request: Request, desk: TheDesk, caller: Reader, tenant: Scope)
 
 
 @router.get("/events/dead/{dead_id}")
-async def dead_event(request: Request, desk: TheDesk, caller: Reader, record: dead_events.Found) -> Response:
+async def dead_event(request: Request, app_state: TheAppState, caller: Reader, record: dead_events.Found) -> Response:
     """Show one dead event: why it could not become a run, the message, its history, and the possible commands."""
     return show(
         request,
         caller,
         "dead_event.html",
         event=record,
-        content=await dead_events.dead_event_content(desk, caller, record),
-        trail=await audit_trail(await desk.pool(), record.tenant, record.id),
+        content=await dead_events.dead_event_content(app_state, caller, record),
+        trail=await audit_trail(await app_state.pool(), record.tenant, record.id),
     )
 
 
 @router.get("/events/{event_id}")
-async def event(request: Request, desk: TheDesk, caller: Reader, record: stored_events.Found) -> Response:
+async def event(request: Request, app_state: TheAppState, caller: Reader, record: stored_events.Found) -> Response:
     """Show one event with the outcomes of its projectors."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     records = await projections_of(pool, record.tenant, record.id)
     return show(
         request,
@@ -85,7 +85,7 @@ async def event(request: Request, desk: TheDesk, caller: Reader, record: stored_
             (each, LetterId(tenant=each.tenant, run_id=each.run_id, step=each.projector).workflow_id)
             for each in records
         ],
-        payload=await stored_events.event_payload(desk, caller, record),
+        payload=await stored_events.event_payload(app_state, caller, record),
         trail=await audit_trail(pool, record.tenant, record.id),
-        links=desk.links(run=record.run_id),
+        links=app_state.links(run=record.run_id),
     )

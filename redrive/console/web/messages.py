@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 
 from redrive.console.api.dead_messages import Found, message_content
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import BrokerScope, Reader
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
@@ -17,7 +17,7 @@ router = page_router()
 PAGE: Final = 50
 
 
-class MessagesAsked(BaseModel):
+class MessagesQuery(BaseModel):
     """The query of the dead messages' page."""
 
     status: MessageStatus | Literal["all"] = MessageStatus.PENDING
@@ -32,10 +32,10 @@ class MessagesAsked(BaseModel):
 
 
 @router.get("/messages")
-async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: BrokerScope) -> Response:
+async def messages(request: Request, app_state: TheAppState, caller: Reader, tenant: BrokerScope) -> Response:
     """Show dead messages, the newest failure first."""
-    asked = read_query(MessagesAsked, request)
-    page = await list_dead(await desk.pool(), asked.filter(tenant), PAGE, asked.cursor)
+    asked = read_query(MessagesQuery, request)
+    page = await list_dead(await app_state.pool(), asked.filter(tenant), PAGE, asked.cursor)
     return show(
         request,
         caller,
@@ -50,13 +50,13 @@ async def messages(request: Request, desk: TheDesk, caller: Reader, tenant: Brok
 
 
 @router.get("/messages/{message_id}")
-async def message(request: Request, desk: TheDesk, caller: Reader, record: Found) -> Response:
+async def message(request: Request, app_state: TheAppState, caller: Reader, record: Found) -> Response:
     """Show one dead message: its cause, its content, its history, and the possible commands."""
     return show(
         request,
         caller,
         "message.html",
         message=record,
-        content=await message_content(desk, caller, record),
-        trail=await audit_trail(await desk.pool(), record.tenant, record.id),
+        content=await message_content(app_state, caller, record),
+        trail=await audit_trail(await app_state.pool(), record.tenant, record.id),
     )

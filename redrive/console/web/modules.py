@@ -2,7 +2,7 @@
 
 from fastapi import Request, Response
 
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader
 from redrive.console.web.charts import policy_curve
 from redrive.console.web.render import show
@@ -12,9 +12,9 @@ router = page_router()
 
 
 @router.get("/modules")
-async def modules(request: Request, desk: TheDesk, caller: Reader) -> Response:
+async def modules(request: Request, app_state: TheAppState, caller: Reader) -> Response:
     """Show pipelines and modules."""
-    catalog = await desk.catalog()
+    catalog = await app_state.catalog()
     return show(
         request,
         caller,

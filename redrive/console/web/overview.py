@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import Request, Response
 from temporalio.service import RPCError
 
-from redrive.console.app_state import Desk, TheDesk
+from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.charts import hour_bars, shares
 from redrive.console.web.render import show
@@ -19,15 +19,15 @@ from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_ret
 from redrive.visibility import runs_query
 
 router = page_router()
-_PATIENCE: Final = timedelta(seconds=5)
+_TIMEOUT: Final = timedelta(seconds=5)
 _GROUPS: Final = 5
 _DUE_NEXT: Final = 3
 
 
 @router.get("/")
-async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def overview(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show the state of dead letters and retries."""
-    pool = await desk.pool()
+    pool = await app_state.pool()
     now = datetime.now(UTC)
     found, hours, retrying, due = await asyncio.gather(
         stats(pool, tenant, _GROUPS),
@@ -52,16 +52,16 @@ async def overview(request: Request, desk: TheDesk, caller: Reader, tenant: Scop
 
 
 @router.get("/overview/runs")
-async def run_counts(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def run_counts(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show how many runs are open. Temporal counts them: the page does not wait for it."""
     wanted = (RunStatus.RUNNING, RunStatus.DLQ_PENDING, RunStatus.PARTIAL)
     try:
-        counts = await asyncio.gather(*(_count(desk, tenant, status) for status in wanted))
+        counts = await asyncio.gather(*(_count(app_state, tenant, status) for status in wanted))
     except (RedriveError, RPCError, TimeoutError):
         return show(request, caller, "run_counts.html", counts=None)
     return show(request, caller, "run_counts.html", counts=dict(zip(wanted, counts, strict=True)))
 
 
-async def _count(desk: Desk, tenant: str | None, status: RunStatus) -> int:
+async def _count(app_state: AppState, tenant: str | None, status: RunStatus) -> int:
     query = runs_query(tenant=tenant, status=status, pipeline=None)
-    return (await (await desk.temporal()).count_workflows(query, rpc_timeout=_PATIENCE)).count
+    return (await (await app_state.temporal()).count_workflows(query, rpc_timeout=_TIMEOUT)).count

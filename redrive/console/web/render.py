@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from redrive.access import Principal, Right
-from redrive.console.app_state import desk_of
+from redrive.console.app_state import app_state_of
 from redrive.console.authentication import csrf_token
 from redrive.console.cookies import SESSION, read_cookie
 from redrive.console.web import template_filters as words
@@ -64,7 +64,7 @@ templates.globals |= {"new_request_id": new_request_id, "quarantine": QUARANTINE
 
 def show(request: Request, caller: Principal | None, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     """Answer with a page, for a signed-in caller or, without one, for a stranger."""
-    session = read_cookie(desk_of(request), request, SESSION)
+    session = read_cookie(app_state_of(request), request, SESSION)
     rights = {right.value: bool(caller and caller.may(right)) for right in Right}
     places = [place for place in PLACES if caller and caller.may(place.right)]
     text = templates.get_template(template).render(

@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import Request, Response
 from pydantic import BaseModel
 
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
@@ -15,16 +15,16 @@ router = page_router()
 PAGE: Final = 50
 
 
-class RetryingAsked(BaseModel):
+class RetryingQuery(BaseModel):
     """The query of the retries' page."""
 
     cursor: str | None = None
 
 
 @router.get("/retrying")
-async def retrying(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def retrying(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show the retries in flight, those due first."""
-    asked, pool = read_query(RetryingAsked, request), await desk.pool()
+    asked, pool = read_query(RetryingQuery, request), await app_state.pool()
     page = await list_retrying(pool, RetryingFilter(tenant=tenant), PAGE, asked.cursor)
     return show(
         request,

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from redrive.console.app_state import desk_of
+from redrive.console.app_state import app_state_of
 from redrive.console.authentication import principal
 from redrive.console.problems import Problem, Refusal, database_refusal, refusal_of, respond, validation_refusal
 from redrive.console.web.render import show
@@ -82,7 +82,7 @@ def sign_in_page(request: Request, following: str = "/", problem: Problem | None
         problem.status if problem else 200,
         problem=problem,
         following=following,
-        has_provider=desk_of(request).settings.oidc is not None,
+        has_provider=app_state_of(request).settings.oidc is not None,
     )
 
 

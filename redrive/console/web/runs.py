@@ -7,9 +7,9 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 
 from redrive.console.api.runs import own_run, remembered_run
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
-from redrive.console.run_lists import RunChoice, runs_page
+from redrive.console.run_lists import RunFilter, runs_page
 from redrive.console.web.charts import strip
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
@@ -22,7 +22,7 @@ router = page_router()
 PAGE: Final = 50
 
 
-class RunsAsked(BaseModel):
+class RunsQuery(BaseModel):
     """The query of the runs' page."""
 
     status: RunStatus | None = None
@@ -31,11 +31,11 @@ class RunsAsked(BaseModel):
 
 
 @router.get("/runs")
-async def runs(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -> Response:
+async def runs(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show runs, the newest first."""
-    asked = read_query(RunsAsked, request)
-    chosen = RunChoice(tenant=tenant, status=asked.status, pipeline=asked.pipeline)
-    page = await runs_page(await desk.temporal(), await desk.seal(), chosen, PAGE, asked.cursor)
+    asked = read_query(RunsQuery, request)
+    chosen = RunFilter(tenant=tenant, status=asked.status, pipeline=asked.pipeline)
+    page = await runs_page(await app_state.temporal(), await app_state.seal(), chosen, PAGE, asked.cursor)
     return show(
         request,
         caller,
@@ -50,12 +50,12 @@ async def runs(request: Request, desk: TheDesk, caller: Reader, tenant: Scope) -
 
 
 @router.get("/runs/{run_id}")
-async def run(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, run_id: str) -> Response:
+async def run(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope, run_id: str) -> Response:
     """Show a run's status, step by step."""
     try:
-        view = await own_run(desk, tenant, run_id)
+        view = await own_run(app_state, tenant, run_id)
     except RunNotFound:
-        view = await remembered_run(desk, tenant, run_id)
+        view = await remembered_run(app_state, tenant, run_id)
     return show(
         request,
         caller,
@@ -66,5 +66,5 @@ async def run(request: Request, desk: TheDesk, caller: Reader, tenant: Scope, ru
             (step, strip(step.attempts), LetterId(tenant=view.tenant, run_id=run_id, step=step.name).workflow_id)
             for step in view.steps
         ],
-        links=desk.links(run=run_id),
+        links=app_state.links(run=run_id),
     )

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request, Response
 
 from redrive.access import Principal
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import signed_in_owner
 from redrive.console.headers import WEB_UI_PATH
 from redrive.console.problems import Refusal
@@ -19,9 +19,9 @@ Owner = Annotated[Principal, Depends(signed_in_owner)]
 
 @router.api_route(WEB_UI_PATH, methods=_METHODS)
 @router.api_route(WEB_UI_PATH + "/{path:path}", methods=_METHODS)
-async def web_ui(request: Request, desk: TheDesk, _owner: Owner) -> Response:
+async def web_ui(request: Request, app_state: TheAppState, _owner: Owner) -> Response:
     """Show a page of the Web UI, or one of its assets."""
-    if desk.web_ui is None:
+    if app_state.web_ui is None:
         raise Refusal(404, "no_web_ui", "this console does not show Temporal's Web UI", "set REDRIVE_WEB_UI_PROXY")
-    own = urlsplit(desk.settings.console_url or str(request.base_url))
-    return await desk.web_ui.show(request, f"{own.scheme}://{own.netloc}")
+    own = urlsplit(app_state.settings.console_url or str(request.base_url))
+    return await app_state.web_ui.show(request, f"{own.scheme}://{own.netloc}")

@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from redrive.access import Role
-from redrive.console.app_state import TheDesk
+from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Keeper, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router
@@ -13,9 +13,9 @@ router = page_router()
 
 
 @router.get("/tokens")
-async def tokens(request: Request, desk: TheDesk, caller: Keeper, tenant: Scope) -> Response:
+async def tokens(request: Request, app_state: TheAppState, caller: Keeper, tenant: Scope) -> Response:
     """Show tokens, the newest first."""
-    rows = await list_tokens(await desk.access(), tenant)
+    rows = await list_tokens(await app_state.access(), tenant)
     roles = [role for role in Role if role is not Role.OWNER]
     below = {row.id: made_with(rows, row.id) for row in rows}
     return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant, below=below)

@@ -73,7 +73,7 @@ class NewToken(TokenRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenWish:
+class TokenRequest:
     """A token to create. Without rights it gets those of its role; without a tenant it is an owner's.
 
     `person` is responsible for it: all tokens of one person count as one approver.
@@ -99,18 +99,18 @@ def new_secret(prefix: str = PREFIX) -> str:
     return prefix + secrets.token_urlsafe(32)
 
 
-async def create_token(pool: Pool, wish: TokenWish) -> NewToken:
+async def create_token(pool: Pool, wanted: TokenRequest) -> NewToken:
     """Create a token for one tenant."""
-    if wish.tenant is None or wish.role is Role.OWNER:
+    if wanted.tenant is None or wanted.role is Role.OWNER:
         raise InvalidInput("role 'owner': such a token is made on the command line only, with `redrive tokens create`")
-    async with transaction(pool, wish.tenant) as connection:
-        return await _insert(connection, wish)
+    async with transaction(pool, wanted.tenant) as connection:
+        return await _insert(connection, wanted)
 
 
-async def create_owner_token(database_url: str, wish: TokenWish) -> NewToken:
+async def create_owner_token(database_url: str, wanted: TokenRequest) -> NewToken:
     """Create a token for all tenants, as the owner of the tables: the application's role cannot."""
     async with as_owner(database_url) as connection:
-        return await _insert(connection, wish)
+        return await _insert(connection, wanted)
 
 
 @contextlib.asynccontextmanager
@@ -127,25 +127,25 @@ async def as_owner(database_url: str) -> AsyncIterator["asyncpg.Connection[async
         await connection.close()
 
 
-async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]", wish: TokenWish) -> NewToken:
-    if not timedelta(0) < wish.lasts <= LONGEST_LIFE:
+async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]", wanted: TokenRequest) -> NewToken:
+    if not timedelta(0) < wanted.lasts <= LONGEST_LIFE:
         raise InvalidInput(f"expires: a token lasts up to {LONGEST_LIFE.days} days, and longer than none")
     secret, token_id = new_secret(), "tok_" + secrets.token_hex(8)
     row = await connection.fetchrow(
         _INSERT,
         token_id,
-        wish.tenant or EVERY_TENANT,
-        clean(wish.name),
-        wish.role.value,
-        sorted(granted(wish.role, wish.rights)),
+        wanted.tenant or EVERY_TENANT,
+        clean(wanted.name),
+        wanted.role.value,
+        sorted(granted(wanted.role, wanted.rights)),
         hashed(secret),
-        clean(wish.created_by),
-        wish.lasts,
-        clean(wish.person),
-        wish.made_with,
+        clean(wanted.created_by),
+        wanted.lasts,
+        clean(wanted.person),
+        wanted.made_with,
     )
     if row is None:
-        raise InvalidInput(f"token {wish.made_with!r}, which makes this one, has expired or was revoked meanwhile")
+        raise InvalidInput(f"token {wanted.made_with!r}, which makes this one, has expired or was revoked meanwhile")
     return NewToken.model_validate({**row, "secret": secret})
 
 

@@ -16,7 +16,7 @@ class Action(StrEnum):
     """What the audit log records."""
 
     DEAD_LETTERED = "dead_lettered"
-    APPROVAL_ASKED = "approval_asked"
+    APPROVAL_REQUESTED = "approval_asked"
     APPROVED = "approved"
     CANCEL_REQUESTED = "cancel_requested"
     REPLAY_REQUESTED = "replay_requested"

@@ -12,7 +12,7 @@ from redrive.postgres.text import clean
 from redrive.store.bulk.operations import progress
 
 # How long a dead letter may not answer before its item is abandoned; its command may still be carried out.
-PATIENCE: Final = timedelta(minutes=15)
+TIMEOUT: Final = timedelta(minutes=15)
 WHY_SHOWN: Final = 500
 
 # Materialized: inside IN (...) the planner may run it again for each row, and take more than its limit.
@@ -46,7 +46,7 @@ _SETTLE: Final = """
             ELSE 'the dead letter is ' || letter.status
         END
     FROM dead_letters AS letter
-    WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.status = 'ORDERED' AND letter.id = item.letter_id
+    WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.status = 'ACCEPTED' AND letter.id = item.letter_id
         AND (letter.cycle > item.cycle OR letter.status <> 'replaying')
     RETURNING item.status
 """
@@ -104,7 +104,7 @@ async def claim(pool: Pool, tenant: str, bulk_id: str, *, room: int, known: set[
 
 
 async def put_accepted(pool: Pool, item: SentItem, status: ItemStatus, why: str) -> None:
-    """Record that the dead letter accepted the command: APPLIED at once, or ORDERED until the outcome is known."""
+    """Record that the dead letter accepted the command: APPLIED at once, or ACCEPTED until the outcome is known."""
     request_id = item_request_id(item.bulk_id, item.letter_id)
     async with transaction(pool, item.tenant) as connection:
         await connection.execute(_ACCEPTED, *_key(item), status.value, clean(why), item.letter_id, request_id)
@@ -119,7 +119,7 @@ async def put_skipped(pool: Pool, item: SentItem, why: str) -> None:
 async def put_unanswered(pool: Pool, item: SentItem, why: str) -> bool:
     """Record that a command got no answer, and return whether its item is abandoned now."""
     async with transaction(pool, item.tenant) as connection:
-        status = await connection.fetchval(_UNANSWERED, *_key(item), clean(why)[:WHY_SHOWN], PATIENCE)
+        status = await connection.fetchval(_UNANSWERED, *_key(item), clean(why)[:WHY_SHOWN], TIMEOUT)
     return bool(status == ItemStatus.FAILED)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import asyncpg
 from pydantic_core import from_json
 
-from redrive.bulk import ITEMS_LIMIT, BulkOrder, BulkStart
+from redrive.bulk import ITEMS_LIMIT, BulkCommand, BulkStart
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.postgres.paging import Query
 from redrive.postgres.tenancy import Connection, Pool, reading
@@ -43,17 +43,17 @@ _FROZEN: Final = """
 """
 
 
-async def find_members(pool: Pool, order: BulkOrder) -> Members:
+async def find_members(pool: Pool, command: BulkCommand) -> Members:
     """Return what a bulk operation would consist of now."""
-    async with reading(pool, order.tenant) as connection:
-        query = await _chosen(connection, order)
+    async with reading(pool, command.tenant) as connection:
+        query = await _chosen(connection, command)
         source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
         return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
 
 
 async def freeze_members(connection: Connection, start: BulkStart) -> Members:
     """Store the members of a bulk operation, the oldest failure first."""
-    query = await _chosen(connection, start.order)
+    query = await _chosen(connection, start.command)
     bulk = query.add(start.bulk_id)
     await connection.execute(
         f"""
@@ -63,7 +63,7 @@ async def freeze_members(connection: Connection, start: BulkStart) -> Members:
         """,  # noqa: S608
         *query.parameters,
     )
-    row = await connection.fetchrow(_MEMBERS.format(source=_FROZEN), start.order.tenant, start.bulk_id)
+    row = await connection.fetchrow(_MEMBERS.format(source=_FROZEN), start.command.tenant, start.bulk_id)
     return _members(row)
 
 
@@ -73,6 +73,6 @@ def _members(row: asyncpg.Record | None) -> Members:
     return Members(row["count"], row["digest"], [tuple(group) for group in from_json(row["groups"])])
 
 
-async def _chosen(connection: Connection, order: BulkOrder) -> Query:
-    chosen = LetterFilter(tenant=order.tenant, status=LetterStatus.PENDING, **dict(order.selection))
+async def _chosen(connection: Connection, command: BulkCommand) -> Query:
+    chosen = LetterFilter(tenant=command.tenant, status=LetterStatus.PENDING, **dict(command.selection))
     return await fitting(connection, chosen)

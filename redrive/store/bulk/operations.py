@@ -6,14 +6,14 @@ from typing import Any, Final
 from redrive.bulk import (
     BulkCommand,
     BulkControl,
-    BulkOrder,
-    BulkOrderedControl,
+    BulkControlInput,
+    BulkControlRequest,
     BulkPlan,
     BulkProgress,
     BulkStart,
     BulkStatus,
     control_refusal,
-    other_order,
+    other_command,
     status_after_control,
 )
 from redrive.errors import BulkNotFound, BulkRefused
@@ -38,12 +38,12 @@ _COUNTS: Final = """
         extract(epoch FROM clock_timestamp() - bulk.last_sent_at)::float AS since_sent,
         count(item.*) FILTER (WHERE item.status = 'PENDING') AS pending,
         count(item.*) FILTER (WHERE item.status = 'SENDING') AS sending,
-        count(item.*) FILTER (WHERE item.status = 'ORDERED') AS ordered,
+        count(item.*) FILTER (WHERE item.status = 'ACCEPTED') AS accepted,
         count(item.*) FILTER (WHERE item.status = 'APPLIED') AS applied,
         count(item.*) FILTER (WHERE item.status = 'SKIPPED') AS skipped,
         count(item.*) FILTER (WHERE item.status = 'FAILED') AS failed,
         count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status = 'PENDING') AS canary_pending,
-        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status IN ('PENDING', 'SENDING', 'ORDERED'))
+        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status IN ('PENDING', 'SENDING', 'ACCEPTED'))
             AS canary_open
     FROM bulk_operations AS bulk LEFT JOIN bulk_items AS item ON (item.tenant, item.bulk_id) = (bulk.tenant, bulk.id)
     WHERE bulk.tenant = $1 AND bulk.id = $2
@@ -58,50 +58,50 @@ async def open_bulk(
 
     An existing bulk operation continues, with its membership.
     """
-    tenant, bulk_id = start.order.tenant, start.bulk_id
+    tenant, bulk_id = start.command.tenant, start.bulk_id
     async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
         known = await connection.fetchval(
             "SELECT action_hash FROM bulk_operations WHERE tenant = $1 AND id = $2", tenant, bulk_id
         )
         if known is None:
             await _begin(connection, start, judge, approvals=approvals)
-        elif known != start.order.action_hash:
-            raise BulkRefused(other_order(start.request_id))
+        elif known != start.command.action_hash:
+            raise BulkRefused(other_command(start.request_id))
         return await progress(connection, tenant, bulk_id), known is None
 
 
 async def _begin(
     connection: Connection, start: BulkStart, judge: Callable[[Members], BulkPlan], *, approvals: bool
 ) -> None:
-    order, bulk_id = start.order, start.bulk_id
+    command, bulk_id = start.command, start.bulk_id
     await connection.execute(
         _INSERT,
-        order.tenant,
+        command.tenant,
         bulk_id,
-        order.verb.value,
-        json_text(shown_options(order)),
-        order.action_hash,
+        command.verb.value,
+        json_text(shown_options(command)),
+        command.action_hash,
         clean(start.plan_hash),
         clean(start.request_id),
-        order.canary,
+        command.canary,
         clean(start.requested_by),
         clean(start.reason),
     )
     members = await freeze_members(connection, start)
     plan = judge(members)
-    if approvals or await is_held(connection, order.tenant, start.plan_hash):
+    if approvals or await is_held(connection, command.tenant, start.plan_hash):
         await use_plan_approval(connection, start, plan)
     await connection.execute(
-        "UPDATE bulk_operations SET total = $3 WHERE tenant = $1 AND id = $2", order.tenant, bulk_id, members.count
+        "UPDATE bulk_operations SET total = $3 WHERE tenant = $1 AND id = $2", command.tenant, bulk_id, members.count
     )
-    after = {"verb": order.verb, "items": members.count, "plan": start.plan_hash, "options": shown_options(order)}
+    after = {"verb": command.verb, "items": members.count, "plan": start.plan_hash, "options": shown_options(command)}
     await audit(connection, start, Action.BULK_STARTED, after)
 
 
-def shown_options(order: BulkOrder) -> dict[str, Any]:
+def shown_options(command: BulkCommand) -> dict[str, Any]:
     """Return the command's options without the content of an edit or output, which may be secret."""
-    shown = order.model_dump(mode="json", exclude={"tenant", "verb", "input_patch", "output"}, exclude_none=True)
-    return shown | {"edited": order.input_patch is not None}
+    shown = command.model_dump(mode="json", exclude={"tenant", "verb", "input_patch", "output"}, exclude_none=True)
+    return shown | {"edited": command.input_patch is not None}
 
 
 async def progress(connection: Connection, tenant: str, bulk_id: str) -> BulkProgress:
@@ -114,12 +114,12 @@ async def progress(connection: Connection, tenant: str, bulk_id: str) -> BulkPro
 
 async def put_refused(pool: Pool, start: BulkStart, code: str, problem: str) -> None:
     """Record that a bulk operation was refused."""
-    async with transaction(pool, start.order.tenant) as connection:
-        after = {"verb": start.order.verb, "plan": start.plan_hash, "code": code, "problem": problem}
+    async with transaction(pool, start.command.tenant) as connection:
+        after = {"verb": start.command.verb, "plan": start.plan_hash, "code": code, "problem": problem}
         await audit(connection, start, Action.BULK_REFUSED, after)
 
 
-async def control_bulk(pool: Pool, given: BulkOrderedControl) -> BulkStatus:
+async def control_bulk(pool: Pool, given: BulkControlRequest) -> BulkStatus:
     """Pause, resume or stop; what a stop leaves unsent is skipped. The same command again changes nothing."""
     tenant, bulk_id, wanted = given.tenant, given.bulk_id, status_after_control(given.control)
     async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
@@ -186,8 +186,8 @@ def _told(progress: BulkProgress) -> dict[str, Any]:
 
 async def audit(connection: Connection, start: BulkStart, action: Action, after: dict[str, Any]) -> None:
     """Append an entry about a bulk operation: who asked for it, and why."""
-    command = BulkCommand(requested_by=start.requested_by, reason=start.reason)
-    await _audit(connection, start.order.tenant, start.bulk_id, action, command=command, after=after)
+    command = BulkControlInput(requested_by=start.requested_by, reason=start.reason)
+    await _audit(connection, start.command.tenant, start.bulk_id, action, command=command, after=after)
 
 
 async def _audit(
@@ -196,7 +196,7 @@ async def _audit(
     bulk_id: str,
     action: Action,
     *,
-    command: BulkCommand | None,
+    command: BulkControlInput | None,
     after: dict[str, Any],
 ) -> None:
     await connection.execute(

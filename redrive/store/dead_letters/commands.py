@@ -8,10 +8,10 @@ from redrive.contracts import RunStatus
 from redrive.dead_letters import (
     Answer,
     Discard,
+    LetterCommand,
     LetterId,
-    LetterOrder,
     LetterStatus,
-    MalformedOrder,
+    MalformedCommand,
     Replay,
     Resolve,
     Restart,
@@ -42,8 +42,8 @@ async def proof_of(pool: Pool, letter: LetterId, request_id: str) -> str | None:
     async with transaction(pool, letter.tenant) as connection:
         proof: str | None = await connection.fetchval(
             """
-            SELECT coalesce(order_nonce::text, '') FROM dead_letters
-            WHERE id = $1 AND order_request_id = $2 AND status <> 'replayed'
+            SELECT coalesce(command_nonce::text, '') FROM dead_letters
+            WHERE id = $1 AND command_request_id = $2 AND status <> 'replayed'
             """,
             letter.workflow_id,
             clean(request_id),
@@ -65,9 +65,9 @@ async def _first_answer(connection: Connection, letter: LetterId, request_id: st
 
 _REPLAY: Final = """
     WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, updated_at = now() WHERE run_id = $6)
-    UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, order_request_id = $2,
+    UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, command_request_id = $2,
         replayed_by = $3, replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
-        order_nonce = gen_random_uuid(), version = version + 1, updated_at = now()
+        command_nonce = gen_random_uuid(), version = version + 1, updated_at = now()
     WHERE id = $1
 """
 _CLOSE: Final = """
@@ -76,49 +76,49 @@ _CLOSE: Final = """
                      category = CASE WHEN $7 <> 'SUCCESS' THEN category END
                  WHERE run_id = $6)
     UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-        resolution_reason = $5, order_request_id = $8, order_nonce = gen_random_uuid(),
+        resolution_reason = $5, command_request_id = $8, command_nonce = gen_random_uuid(),
         version = version + 1, updated_at = now()
     WHERE id = $1
 """
 
 
 async def put_accepted(
-    pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, is_last: bool = False
+    pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer, *, is_last: bool = False
 ) -> Answer:
     """Record that a command was accepted, for a step that is its run's last one or not.
 
     Return the valid answer: an earlier one, or a refusal after a change.
     """
     async with changing(pool, letter) as (connection, record):
-        earlier = await _first_answer(connection, letter, order.request_id)
+        earlier = await _first_answer(connection, letter, command.request_id)
         if earlier:
             return earlier
         status = LetterStatus(record["status"]) if record else None
         if status is not LetterStatus.PENDING:
             problem = f"the dead letter is {status}" if status else "there is no such dead letter"
             answer = answer.model_copy(update={"accepted": False, "message": problem, "status": status})
-            await write(connection, _order_entry(Action.REFUSED, letter, order, record, answer))
+            await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
             return answer
-        await _accept(connection, letter, order, run_status_after(order, is_last=is_last))
-        await write(connection, _order_entry(_action(order), letter, order, record, answer))
+        await _accept(connection, letter, command, run_status_after(command, is_last=is_last))
+        await write(connection, _command_entry(_action(command), letter, command, record, answer))
         return answer
 
 
-async def _accept(connection: Connection, letter: LetterId, order: LetterOrder, run_status: RunStatus) -> None:
-    who, why, request_id = clean(order.requested_by), clean(order.reason), clean(order.request_id)
-    if isinstance(order, Replay):
-        await connection.execute(_REPLAY, letter.workflow_id, request_id, who, order.mode.value, why, letter.run_id)
+async def _accept(connection: Connection, letter: LetterId, command: LetterCommand, run_status: RunStatus) -> None:
+    who, why, request_id = clean(command.requested_by), clean(command.reason), clean(command.request_id)
+    if isinstance(command, Replay):
+        await connection.execute(_REPLAY, letter.workflow_id, request_id, who, command.mode.value, why, letter.run_id)
         return
-    status, verb = status_after(order).value, order.verb.value
+    status, verb = status_after(command).value, command.verb.value
     await connection.execute(
         _CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status.value, request_id
     )
-    if isinstance(order, Restart):
+    if isinstance(command, Restart):
         await follow_restart(connection, letter.tenant, letter.run_id)
 
 
-def _action(order: LetterOrder) -> Action:
-    match order:
+def _action(command: LetterCommand) -> Action:
+    match command:
         case Replay():
             return Action.REPLAY_REQUESTED
         case Resolve():
@@ -130,16 +130,16 @@ def _action(order: LetterOrder) -> Action:
 
 
 async def put_refused(
-    pool: Pool, letter: LetterId, order: LetterOrder, answer: Answer, *, orphaned: bool = False
+    pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer, *, orphaned: bool = False
 ) -> Answer:
     """Record that a command was refused, and that the run is gone if that is why. Return the valid answer."""
     async with changing(pool, letter) as (connection, record):
-        earlier = await _first_answer(connection, letter, order.request_id)
+        earlier = await _first_answer(connection, letter, command.request_id)
         if earlier:
             return earlier
         if orphaned:
             await mark_orphaned(connection, letter)
-        await write(connection, _order_entry(Action.REFUSED, letter, order, record, answer))
+        await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
         return answer
 
 
@@ -153,7 +153,9 @@ _COUNT_REFUSED: Final = """
 """
 
 
-async def put_malformed(pool: Pool, letter: LetterId, malformed: MalformedOrder, request_id: str | None = None) -> None:
+async def put_malformed(
+    pool: Pool, letter: LetterId, malformed: MalformedCommand, request_id: str | None = None
+) -> None:
     """Record a command that could not be read, or had no proof: nobody knows who sent it.
 
     With a caller's id it is recorded once. A dead letter's first ones have a line each in the audit log, later ones
@@ -196,19 +198,19 @@ def has_own_line(number: int) -> bool:
     return number <= REFUSALS_TOLD or number.bit_count() == 1
 
 
-def _order_entry(
-    action: Action, letter: LetterId, order: LetterOrder, record: asyncpg.Record | None, answer: Answer
+def _command_entry(
+    action: Action, letter: LetterId, command: LetterCommand, record: asyncpg.Record | None, answer: Answer
 ) -> Entry:
     # The content of an edit or an output may be secret; the audit needs only that there was one.
-    shown = order.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
-    edited = isinstance(order, Replay) and order.input_patch is not None
-    after = {"answer": answer.model_dump(mode="json"), "order": shown | {"verb": order.verb, "edited": edited}}
+    shown = command.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
+    edited = isinstance(command, Replay) and command.input_patch is not None
+    after = {"answer": answer.model_dump(mode="json"), "command": shown | {"verb": command.verb, "edited": edited}}
     return Entry(
         action=action,
         letter=letter,
-        actor=order.requested_by,
-        reason=order.reason,
-        request_id=order.request_id,
+        actor=command.requested_by,
+        reason=command.reason,
+        request_id=command.request_id,
         before=before(record),
         after=after,
     )

@@ -51,7 +51,7 @@ class FailureCycleEntry(Record):
     category: Category
     error_type: str
     message: str
-    generation: str = Field(description="build id of the worker that made the last try")
+    build_id: str = Field(description="build id of the worker that made the last try")
     first_failed_at: datetime
     last_failed_at: datetime
     replayed_by: str | None = Field(default=None, description="whose replay opened the cycle; none: the run itself")
@@ -68,7 +68,7 @@ class LetterRecord(LetterRow):
     failure_history: list[FailureCycleEntry]
     payload: Any
     config: dict[str, Any]
-    generation: str
+    build_id: str
     replayed_by: str | None
     replayed_at: datetime | None
     replay_mode: Mode | None

@@ -10,7 +10,7 @@ from redrive.dead_letters import LetterId, LetterState, LetterStatus
 from redrive.postgres.tenancy import Connection, Pool, transaction
 
 _READ: Final = """
-    SELECT pipeline, status, cycle, version, replay_count, order_request_id, blocked_by, orphaned
+    SELECT pipeline, status, cycle, version, replay_count, command_request_id, blocked_by, orphaned
     FROM dead_letters WHERE id = $1
 """
 

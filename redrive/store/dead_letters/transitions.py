@@ -105,9 +105,7 @@ def _exhausted(message: Exhausted) -> dict[str, Any]:
 
 
 def _history_entry(cycle: FailedCycle) -> dict[str, Any]:
-    return cycle.model_dump(
-        mode="json", include={"cycle", "attempts", "category", "error_type", "message", "generation"}
-    )
+    return cycle.model_dump(mode="json", include={"cycle", "attempts", "category", "error_type", "message", "build_id"})
 
 
 async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
@@ -122,7 +120,7 @@ _OUTCOME: Final = """
                      updated_at = now() WHERE run_id = $5 AND $4::text IS NOT NULL AND closed_at IS NULL)
     UPDATE dead_letters SET status = $2, blocked_by = $3, version = version + 1, updated_at = now(),
         resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
-    WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, order_request_id, blocked_by, orphaned
+    WHERE id = $1 RETURNING pipeline, status, cycle, version, replay_count, command_request_id, blocked_by, orphaned
 """
 
 
@@ -153,7 +151,7 @@ def _says_something_new(record: asyncpg.Record, outcome: Outcome, status: Letter
     if LetterStatus(record["status"]).closed:
         return False
     # Not for a canceled run: a command may have been on its way to it.
-    is_late = outcome.request_id is not None and clean(outcome.request_id) != record["order_request_id"]
+    is_late = outcome.request_id is not None and clean(outcome.request_id) != record["command_request_id"]
     if is_late and outcome.ending is not Ending.CANCELED:
         return False
     return (record["status"], record["blocked_by"]) != (status, outcome.blocked_by)
@@ -173,7 +171,7 @@ async def put_orphaned(pool: Pool, letter: LetterId) -> bool:
 _REOPEN: Final = """
     WITH run AS (UPDATE runs SET status = CASE WHEN $4 THEN 'FAILED' ELSE 'DLQ_PENDING' END, failed_step = $5,
                      closed_at = CASE WHEN $4 THEN now() END, updated_at = now() WHERE run_id = $3)
-    UPDATE dead_letters SET status = 'pending', orphaned = $4, order_request_id = NULL, resolution = NULL,
+    UPDATE dead_letters SET status = 'pending', orphaned = $4, command_request_id = NULL, resolution = NULL,
         resolved_by = NULL, resolved_at = NULL, resolution_reason = NULL, version = version + 1, updated_at = now()
     WHERE id = $1 AND cycle = $2
 """
@@ -191,8 +189,8 @@ async def reopen(pool: Pool, letter: LetterId, cycle: int, *, orphaned: bool = F
         entry = Entry(
             action=Action.REOPENED,
             letter=letter,
-            reason="the order did not reach the run",
-            request_id=record["order_request_id"],
+            reason="the command did not reach the run",
+            request_id=record["command_request_id"],
             before=before(record),
             after={"status": LetterStatus.PENDING, "orphaned": orphaned},
         )

@@ -39,52 +39,52 @@ Versions = frozenset[str] | None
 
 
 async def begin_replay(
-    pool: Pool, dead: DeadEvent, order: Replay, versions: Versions = None
+    pool: Pool, dead: DeadEvent, command: Replay, versions: Versions = None
 ) -> tuple[DeadEvent, Answer | None]:
     """Take a dead event for a replay, or answer: it cannot be replayed, or this same command has replayed it.
 
     One that is being replayed can be taken again: its taker may have died.
     """
-    return await _change(pool, dead, order, DeadEventStatus.REPLAYING, versions)
+    return await _change(pool, dead, command, DeadEventStatus.REPLAYING, versions)
 
 
-async def discard(pool: Pool, dead: DeadEvent, order: Discard, versions: Versions = None) -> Answer:
+async def discard(pool: Pool, dead: DeadEvent, command: Discard, versions: Versions = None) -> Answer:
     """Discard a message, or refuse that."""
-    _, answer = await _change(pool, dead, order, DeadEventStatus.DISCARDED, versions)
-    return answer or _answer(order, DeadEventStatus.DISCARDED, "discarded")
+    _, answer = await _change(pool, dead, command, DeadEventStatus.DISCARDED, versions)
+    return answer or _answer(command, DeadEventStatus.DISCARDED, "discarded")
 
 
-async def end_replay(pool: Pool, dead: DeadEvent, outcome: Failure | tuple[str, str], order: Replay) -> Answer:
+async def end_replay(pool: Pool, dead: DeadEvent, outcome: Failure | tuple[str, str], command: Replay) -> Answer:
     """Record the outcome of a replay: the ids of the event and its run, or why there is none."""
     if isinstance(outcome, Failure):
-        answer = _answer(order, DeadEventStatus.PENDING, f"still pending: {outcome.error}", accepted=False)
+        answer = _answer(command, DeadEventStatus.PENDING, f"still pending: {outcome.error}", accepted=False)
         facts = (outcome.category.value, clean(outcome.error_type), clean(outcome.error), outcome.attempts)
         await _end(pool, dead, answer, _FAILED, facts)
     else:
         event_id, run_id = outcome
-        answer = _answer(order, DeadEventStatus.REPLAYED, f"event {event_id} has run {run_id}")
+        answer = _answer(command, DeadEventStatus.REPLAYED, f"event {event_id} has run {run_id}")
         await _end(pool, dead, answer, _REPLAYED, outcome)
     return answer
 
 
 async def _change(
-    pool: Pool, dead: DeadEvent, order: Replay | Discard, status: DeadEventStatus, versions: Versions
+    pool: Pool, dead: DeadEvent, command: Replay | Discard, status: DeadEventStatus, versions: Versions
 ) -> tuple[DeadEvent, Answer | None]:
     async with transaction(pool, dead.tenant) as connection:
         known = await _locked(connection, dead.id)
-        earlier = await connection.fetchval(_ANSWERED, dead.tenant, dead.id, clean(order.request_id))
+        earlier = await connection.fetchval(_ANSWERED, dead.tenant, dead.id, clean(command.request_id))
         if earlier:
             return known, Answer.model_validate_json(earlier)
         if versions is not None and str(known.version) not in versions:
             raise VersionChanged("dead event", status=known.status, version=str(known.version))
         if known.status.closed:
-            why = f"the dead event is {known.status}: there is nothing left to {order.verb}"
-            answer = _answer(order, known.status, why, accepted=False)
-            await write(connection, _order_entry(Action.REFUSED, known, order, answer))
+            why = f"the dead event is {known.status}: there is nothing left to {command.verb}"
+            answer = _answer(command, known.status, why, accepted=False)
+            await write(connection, _command_entry(Action.REFUSED, known, command, answer))
             return known, answer
         changed = await connection.fetchrow(_SET_STATUS, dead.id, status.value)
-        answer = _answer(order, status, status.value)
-        await write(connection, _order_entry(_ACTIONS[status], known, order, answer))
+        answer = _answer(command, status, status.value)
+        await write(connection, _command_entry(_ACTIONS[status], known, command, answer))
     return _read(changed, dead.id), None
 
 
@@ -116,17 +116,17 @@ def _read(row: asyncpg.Record | None, dead_id: str) -> DeadEvent:
     return DeadEvent.model_validate(dict(row))
 
 
-def _answer(order: Replay | Discard, status: DeadEventStatus, message: str, *, accepted: bool = True) -> Answer:
-    return Answer(request_id=order.request_id, accepted=accepted, message=message, status=LetterStatus(status))
+def _answer(command: Replay | Discard, status: DeadEventStatus, message: str, *, accepted: bool = True) -> Answer:
+    return Answer(request_id=command.request_id, accepted=accepted, message=message, status=LetterStatus(status))
 
 
-def _order_entry(action: Action, dead: DeadEvent, order: Replay | Discard, answer: Answer) -> Entry:
+def _command_entry(action: Action, dead: DeadEvent, command: Replay | Discard, answer: Answer) -> Entry:
     return Entry(
         action=action,
         letter=EventRef(dead.tenant, dead.id),
-        actor=order.requested_by,
-        reason=order.reason,
-        request_id=order.request_id,
+        actor=command.requested_by,
+        reason=command.reason,
+        request_id=command.request_id,
         before={"status": dead.status, "version": dead.version},
         after={"status": answer.status, "answer": answer.model_dump(mode="json")},
     )

@@ -9,7 +9,7 @@ import asyncpg
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json, to_json
 
-from redrive.contracts import StepOrder
+from redrive.contracts import StepInput
 from redrive.events import Envelope, event_document, event_id_for
 from redrive.keys import run_id_for_key
 from redrive.moments import Moment
@@ -104,16 +104,16 @@ async def put_run_of_event(pool: Pool, event: StoredEvent, run_id: str) -> None:
         await connection.execute("UPDATE events SET run_id = $2 WHERE id = $1", event.id, run_id)
 
 
-async def put_projection(pool: Pool, order: StepOrder, attempt: int, took: timedelta) -> None:
+async def put_projection(pool: Pool, given: StepInput, attempt: int, took: timedelta) -> None:
     """Record that a projector succeeded, in one round trip."""
-    given = {
-        "event_id": order.event_id,
-        "projector": order.step.name,
-        "tenant": order.tenant,
+    facts = {
+        "event_id": given.event_id,
+        "projector": given.step.name,
+        "tenant": given.tenant,
         "attempt": attempt,
-        "run_id": order.run_id,
+        "run_id": given.run_id,
     }
-    await pool.execute("SELECT put_projection($1, $2)", json_text(given), took)
+    await pool.execute("SELECT put_projection($1, $2)", json_text(facts), took)
 
 
 async def get_event(pool: Pool, tenant: str | None, event_id: str) -> StoredEvent | None:

@@ -27,13 +27,13 @@ class NewReplay:
     projectors: Sequence[str]
 
 
-async def put_start(pool: Pool, event: StoredEvent, order: Replay) -> None:
+async def put_start(pool: Pool, event: StoredEvent, command: Replay) -> None:
     """Record that the run of an event, which never started, is to be started."""
     async with transaction(pool, event.tenant) as connection:
-        await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), order, []))
+        await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), command, []))
 
 
-async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
+async def put_replay(pool: Pool, replay: NewReplay, command: Replay) -> None:
     """Record that projectors are to run again. The same command again changes nothing."""
     async with transaction(pool, replay.tenant) as connection:
         is_new = await connection.fetchval(
@@ -43,21 +43,21 @@ async def put_replay(pool: Pool, replay: NewReplay, order: Replay) -> None:
             replay.event_id,
             replay.run_id,
             list(replay.projectors),
-            clean(order.requested_by),
-            clean(order.reason),
+            clean(command.requested_by),
+            clean(command.reason),
         )
         if is_new is None:
             return
         about = EventRef(replay.tenant, replay.event_id, replay.run_id)
-        await write(connection, _entry(about, order, list(replay.projectors)))
+        await write(connection, _entry(about, command, list(replay.projectors)))
 
 
-def _entry(about: EventRef, order: Replay, projectors: list[str]) -> Entry:
+def _entry(about: EventRef, command: Replay, projectors: list[str]) -> Entry:
     return Entry(
         action=Action.PROJECTORS_REPLAYED,
         letter=about,
-        actor=order.requested_by,
-        reason=order.reason,
-        request_id=order.request_id,
+        actor=command.requested_by,
+        reason=command.reason,
+        request_id=command.request_id,
         after={"projectors": projectors},
     )

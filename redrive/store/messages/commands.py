@@ -39,8 +39,8 @@ _TO_DISCARDED: Final = """
 """
 
 
-async def give_order(
-    pool: Pool, tenant: str, message_id: UUID, order: Replay | Discard, versions: frozenset[str] | None = None
+async def take_command(
+    pool: Pool, tenant: str, message_id: UUID, command: Replay | Discard, versions: frozenset[str] | None = None
 ) -> Answer | None:
     """Carry out a command, or refuse it. The same request again gets the first answer. None: no such message.
 
@@ -51,54 +51,56 @@ async def give_order(
         known = await connection.fetchrow(_LOCK, tenant, message_id)
         if known is None:
             return None
-        earlier = await connection.fetchval(_ANSWERED, tenant, name, clean(order.request_id))
+        earlier = await connection.fetchval(_ANSWERED, tenant, name, clean(command.request_id))
         if earlier:
             return Answer.model_validate_json(earlier)
         version = version_of(known["cycle"], known["status"])
         if versions is not None and version not in versions:
             raise VersionChanged("dead message", status=known["status"], version=version)
-        answer, action = _judge(known, order)
+        answer, action = _judge(known, command)
         if answer.accepted:
-            await connection.execute(_TO_REPLAYING if isinstance(order, Replay) else _TO_DISCARDED, tenant, message_id)
+            await connection.execute(
+                _TO_REPLAYING if isinstance(command, Replay) else _TO_DISCARDED, tenant, message_id
+            )
         await connection.execute(
             AUDIT,
             tenant,
             action.value,
             [name],
-            clean(order.requested_by),
-            clean(order.reason),
-            clean(order.request_id),
+            clean(command.requested_by),
+            clean(command.reason),
+            clean(command.request_id),
             [json_text({"status": known["status"], "cycle": known["cycle"]})],
             [json_text({"answer": answer.model_dump(mode="json")})],
         )
     return answer
 
 
-async def assigned(pool: Pool, message: DeadMessage, assign_to: str | None, order: Replay) -> str:
+async def assigned(pool: Pool, message: DeadMessage, assign_to: str | None, command: Replay) -> str:
     """Return the tenant of a message that is to be replayed; one in quarantine is assigned to `assign_to`."""
     if not check_assignment(message.tenant, assign_to):
         return message.tenant
     tenant = assign_to or ""
-    await assign_dead_message(pool, message.message_id, tenant, order)
+    await assign_dead_message(pool, message.message_id, tenant, command)
     # One that was closed in quarantine stays there, and refuses the command by its status.
     return tenant if await find_dead(pool, tenant, message.message_id) else QUARANTINE
 
 
-def _judge(known: asyncpg.Record, order: Replay | Discard) -> tuple[Answer, Action]:
+def _judge(known: asyncpg.Record, command: Replay | Discard) -> tuple[Answer, Action]:
     status = MessageStatus(known["status"])
     if status is not MessageStatus.PENDING:
-        past = "replayed" if isinstance(order, Replay) else "discarded"
+        past = "replayed" if isinstance(command, Replay) else "discarded"
         why = f"the message is {status}: only one that is pending can be {past}"
-        return _answer(order, LetterStatus(status), why, accepted=False), Action.REFUSED
-    if isinstance(order, Replay) and known["full_size"] is not None:
+        return _answer(command, LetterStatus(status), why, accepted=False), Action.REFUSED
+    if isinstance(command, Replay) and known["full_size"] is not None:
         why = f"it had {known['full_size']} bytes, and only the beginning is kept: have it sent again, smaller"
-        return _answer(order, LetterStatus(status), why, accepted=False), Action.REFUSED
-    if isinstance(order, Replay) and known["tenant"] == QUARANTINE:
-        return _answer(order, LetterStatus(status), NEEDS_TENANT, accepted=False), Action.REFUSED
-    if isinstance(order, Replay):
-        return _answer(order, LetterStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
-    return _answer(order, LetterStatus.DISCARDED, "discarded"), Action.DISCARDED
+        return _answer(command, LetterStatus(status), why, accepted=False), Action.REFUSED
+    if isinstance(command, Replay) and known["tenant"] == QUARANTINE:
+        return _answer(command, LetterStatus(status), NEEDS_TENANT, accepted=False), Action.REFUSED
+    if isinstance(command, Replay):
+        return _answer(command, LetterStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
+    return _answer(command, LetterStatus.DISCARDED, "discarded"), Action.DISCARDED
 
 
-def _answer(order: Replay | Discard, status: LetterStatus, message: str, *, accepted: bool = True) -> Answer:
-    return Answer(request_id=order.request_id, accepted=accepted, message=message, status=status)
+def _answer(command: Replay | Discard, status: LetterStatus, message: str, *, accepted: bool = True) -> Answer:
+    return Answer(request_id=command.request_id, accepted=accepted, message=message, status=status)

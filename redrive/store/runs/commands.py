@@ -6,7 +6,7 @@ from redrive.postgres.text import clean
 from redrive.store.audit.log import Action, Entry, RunEntry, write, write_run_entry
 
 
-async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: Answer) -> None:
+async def put_continue(pool: Pool, letter: LetterId, command: Continue, answer: Answer) -> None:
     """Record a `continue` and its answer, once."""
     async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
         known = await connection.fetchval(
@@ -16,17 +16,17 @@ async def put_continue(pool: Pool, letter: LetterId, order: Continue, answer: An
             """,
             letter.tenant,
             letter.workflow_id,
-            clean(order.request_id),
+            clean(command.request_id),
         )
         if known:
             return
         entry = Entry(
             action=Action.CONTINUED if answer.accepted else Action.REFUSED,
             letter=letter,
-            actor=order.requested_by,
-            reason=order.reason,
-            request_id=order.request_id,
-            after={"answer": answer.model_dump(mode="json"), "order": {"verb": order.verb}},
+            actor=command.requested_by,
+            reason=command.reason,
+            request_id=command.request_id,
+            after={"answer": answer.model_dump(mode="json"), "command": {"verb": command.verb}},
         )
         await write(connection, entry)
         if answer.accepted:

@@ -7,12 +7,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from redrive import Redrive
-from redrive.bulk import BulkOrder, BulkPlan
+from redrive.bulk import BulkCommand, BulkPlan
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import UnsafeEffects
 from redrive.keys import new_request_id
 from redrive.settings import read_settings
-from redrive.starter.cli.bulk.options import ALL, USUAL, BulkLetters, Care, bulk_order
+from redrive.starter.cli.bulk.options import ALL, USUAL, BulkLetters, Care, bulk_command
 from redrive.starter.cli.bulk.progress import follow_bulk, judge
 from redrive.starter.cli.bulk.views import plan_view
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
@@ -40,7 +40,7 @@ StepOnly = Annotated[bool, Parameter(help="Run the dead steps alone; the runs th
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class BulkCommandOptions:
     """How the command is carried out."""
 
     plan: Annotated[str | None, Parameter(help="Start only if the plan still has this hash.")] = None
@@ -52,7 +52,7 @@ class Manner:
     json: Json = False
 
 
-ASKING = Manner()
+ASKING = BulkCommandOptions()
 
 
 async def plan(
@@ -71,9 +71,9 @@ async def plan(
 
     `redrive bulk plan --fingerprint 0ad588dac293f45a`
     """
-    order = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
+    command = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
     redrive = await Redrive.connect(read_settings())
-    _print_plan(await redrive.bulk.plan(order), json=json)
+    _print_plan(await redrive.bulk.plan(command), json=json)
 
 
 async def replay(
@@ -81,7 +81,7 @@ async def replay(
     reason: Reason,
     chosen: BulkLetters = ALL,
     care: Care = USUAL,
-    manner: Manner = ASKING,
+    how: BulkCommandOptions = ASKING,
     from_step: FromStep = None,
     step_only: StepOnly = False,
     set_: Set = None,
@@ -96,8 +96,8 @@ async def replay(
 
     `redrive bulk replay --pipeline order --since 2h --reason "the provider is back" --rate 20 --stop-percent 5`
     """
-    order = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
-    await _carry_out(order, manner, reason, allow_unsafe=allow_unsafe)
+    command = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
+    await _carry_out(command, how, reason, allow_unsafe=allow_unsafe)
 
 
 async def resolve(
@@ -105,7 +105,7 @@ async def resolve(
     reason: Reason,
     chosen: BulkLetters = ALL,
     care: Care = USUAL,
-    manner: Manner = ASKING,
+    how: BulkCommandOptions = ASKING,
     output: Annotated[str | None, Parameter(help="What each step would have returned, as JSON.")] = None,
     output_file: Annotated[
         Path | None, Parameter(allow_leading_hyphen=True, help="Read the output from this file; `-` reads stdin.")
@@ -118,17 +118,19 @@ async def resolve(
     `redrive bulk resolve --step notify --output '{"sent": false}' --reason "mails are not needed any more"`
     """
     document = chosen_output(output, output_file)
-    await _carry_out(bulk_order(Verb.RESOLVE, chosen, care, output=document), manner, reason)
+    await _carry_out(bulk_command(Verb.RESOLVE, chosen, care, output=document), how, reason)
 
 
-async def discard(*, reason: Reason, chosen: BulkLetters = ALL, care: Care = USUAL, manner: Manner = ASKING) -> None:
+async def discard(
+    *, reason: Reason, chosen: BulkLetters = ALL, care: Care = USUAL, how: BulkCommandOptions = ASKING
+) -> None:
     """Discard many dead letters: their runs end FAILED. `redrive bulk ignore` is an alias.
 
     **Example**
 
     `redrive bulk discard --pipeline import --until 30d --reason "too old"`
     """
-    await _carry_out(bulk_order(Verb.DISCARD, chosen, care), manner, reason)
+    await _carry_out(bulk_command(Verb.DISCARD, chosen, care), how, reason)
 
 
 def _replay(
@@ -139,10 +141,10 @@ def _replay(
     step_only: bool,
     set_: list[str] | None,
     patch: Path | None,
-) -> BulkOrder:
+) -> BulkCommand:
     mode = Mode.STEP_ONLY if step_only else Mode.FROM_STEP
     edit = input_patch(set_ or [], patch)
-    return bulk_order(Verb.REPLAY, chosen, care, mode=mode, from_step=from_step, input_patch=edit)
+    return bulk_command(Verb.REPLAY, chosen, care, mode=mode, from_step=from_step, input_patch=edit)
 
 
 def _print_plan(plan: BulkPlan, *, json: bool) -> None:
@@ -152,35 +154,35 @@ def _print_plan(plan: BulkPlan, *, json: bool) -> None:
         console.print(plan_view(plan))
 
 
-async def _carry_out(order: BulkOrder, manner: Manner, reason: str, *, allow_unsafe: bool = False) -> None:
+async def _carry_out(command: BulkCommand, how: BulkCommandOptions, reason: str, *, allow_unsafe: bool = False) -> None:
     settings = read_settings()
-    who = asked_by(manner.by)
+    who = asked_by(how.by)
     redrive = await Redrive.connect(settings)
-    plan = await redrive.bulk.plan(order)
-    if manner.dry_run:
-        _print_plan(plan, json=manner.json)
+    plan = await redrive.bulk.plan(command)
+    if how.dry_run:
+        _print_plan(plan, json=how.json)
         return
     if plan.unsafe and not allow_unsafe:
         raise UnsafeEffects(f"{', '.join(plan.unsafe)}: repeats effects that no key guards; add --allow-unsafe")
-    if not manner.yes:
+    if not how.yes:
         errors.print(plan_view(plan))
-        confirm(f"{order.verb.capitalize()} these {plan.count} dead letters?", yes=False)
+        confirm(f"{command.verb.capitalize()} these {plan.count} dead letters?", yes=False)
     async with open_records(settings) as pool:
         answer = await redrive.bulk.start(
-            plan.model_copy(update={"hash": manner.plan or plan.hash}),
+            plan.model_copy(update={"hash": how.plan or plan.hash}),
             requested_by=who,
             reason=reason,
             allow_unsafe=allow_unsafe,
-            request_id=manner.request_id or new_request_id(),
+            request_id=how.request_id or new_request_id(),
             person=own_person(),
         )
-        if manner.detach:
-            _print_started(answer.bulk_id, answer.message, json=manner.json)
+        if how.detach:
+            _print_started(answer.bulk_id, answer.message, json=how.json)
             return
-        if not manner.json:
+        if not how.json:
             _print_started(answer.bulk_id, answer.message, json=False)
-        view = await follow_bulk(pool, answer.bulk_id, quiet=manner.json)
-    if manner.json:
+        view = await follow_bulk(pool, answer.bulk_id, quiet=how.json)
+    if how.json:
         print_json(view)
     judge(view)
 

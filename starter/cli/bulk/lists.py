@@ -17,7 +17,7 @@ from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
-app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one order.")
+app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one command.")
 app.command("redrive.starter.cli.bulk.commands:plan")
 app.command("redrive.starter.cli.bulk.commands:replay")
 app.command("redrive.starter.cli.bulk.commands:resolve")

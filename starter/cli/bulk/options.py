@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from pydantic import ValidationError
 
-from redrive.bulk import BulkOrder, BulkVerb
+from redrive.bulk import BulkCommand, BulkVerb
 from redrive.contracts import DEFAULT_TENANT
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput
@@ -28,7 +28,7 @@ class BulkLetters(LetterOptions):
 class Care:
     """The safety limits."""
 
-    rate: Annotated[float | None, Parameter(help="How many orders to send per second at the most.")] = None
+    rate: Annotated[float | None, Parameter(help="How many commands to send per second at the most.")] = None
     parallelism: Annotated[
         int, Parameter(validator=Number(gte=1, lte=500), help="How many may be under way at once.")
     ] = 20
@@ -43,10 +43,10 @@ class Care:
 ALL, USUAL = BulkLetters(), Care()
 
 
-def bulk_order(verb: BulkVerb, chosen: BulkLetters, care: Care, **fields: Any) -> BulkOrder:
+def bulk_command(verb: BulkVerb, chosen: BulkLetters, care: Care, **fields: Any) -> BulkCommand:
     """Build a command from the options, or raise which one is wrong."""
     selection = chosen.selection(datetime.now(UTC))
     try:
-        return BulkOrder(tenant=chosen.tenant, verb=verb, selection=selection, **asdict(care), **fields)
+        return BulkCommand(tenant=chosen.tenant, verb=verb, selection=selection, **asdict(care), **fields)
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from error

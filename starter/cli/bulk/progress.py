@@ -13,7 +13,7 @@ from redrive.postgres.tenancy import Pool
 from redrive.starter.cli.bulk.views import progress_line
 from redrive.starter.cli.errors import BulkIncomplete
 from redrive.starter.cli.records import database_errors
-from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_PATIENCE
+from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_TIMEOUT
 from redrive.starter.cli.terminal import console, errors
 from redrive.store.bulk.lists import get_bulk
 
@@ -51,7 +51,7 @@ def judge(view: BulkView) -> None:
 async def _view(pool: Pool, bulk_id: str) -> BulkView:
     """Read the progress, however often the database must be asked."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + OUTAGE_PATIENCE
+    give_up = loop.time() + OUTAGE_TIMEOUT
     while True:
         try:
             with database_errors():

@@ -27,14 +27,14 @@ def plan_view(plan: BulkPlan) -> Group:
     for group in plan.groups:
         groups.add_row(*map(plain, (group.pipeline, group.step, str(group.count), _again(group), _after(group))))
     facts = Table(box=None, show_header=False)
-    order = plan.order
+    command = plan.command
     facts.add_row("plan", plan.hash)
-    facts.add_row("to do", f"{order.verb} {plan.count} dead letters of tenant {order.tenant}")
-    if order.selection.until:
-        facts.add_row("until", order.selection.until.isoformat())
+    facts.add_row("to do", f"{command.verb} {plan.count} dead letters of tenant {command.tenant}")
+    if command.selection.until:
+        facts.add_row("until", command.selection.until.isoformat())
     facts.add_row("care", _care(plan))
-    if order.input_patch:
-        facts.add_row("edited", plain(", ".join(changed_paths(order.input_patch))))
+    if command.input_patch:
+        facts.add_row("edited", plain(", ".join(changed_paths(command.input_patch))))
     if plan.unsafe:
         facts.add_row("unsafe", plain(f"{', '.join(plan.unsafe)}: add --allow-unsafe to repeat them", "bold red"))
     if plan.approval_needed:
@@ -52,10 +52,10 @@ def _after(group: PlannedGroup) -> str:
 
 
 def _care(plan: BulkPlan) -> str:
-    order = plan.order
-    rate = f"{order.rate:g} a second" if order.rate else "as fast as they are taken"
-    canary = f"a canary of {order.canary} first, " if order.canary else ""
-    return f"{canary}{order.parallelism} at once, {rate}, stop when more than {order.stop_percent:g} % fail"
+    command = plan.command
+    rate = f"{command.rate:g} a second" if command.rate else "as fast as they are taken"
+    canary = f"a canary of {command.canary} first, " if command.canary else ""
+    return f"{canary}{command.parallelism} at once, {rate}, stop when more than {command.stop_percent:g} % fail"
 
 
 def bulks_table(views: Sequence[BulkView]) -> Table:

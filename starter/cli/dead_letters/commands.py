@@ -7,9 +7,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from redrive import Redrive
-from redrive.dead_letters import Discard, LetterOrder, Mode, Replay, Resolve, Restart
+from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, Restart
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Giving, Letter, Manner, Reason, RequestId, finish, made
+from redrive.starter.cli.command_options import AnswerOptions, By, Giving, Letter, Reason, RequestId, finish, made
 from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
 from redrive.starter.cli.dead_letters.replays import replay_letter
 from redrive.starter.cli.records import find_letter, open_records
@@ -66,7 +66,7 @@ async def replay(
     wait
         Show progress until the run has ended; the exit codes are those of `redrive run start --wait`.
     """
-    order = made(
+    command = made(
         Replay,
         by=by,
         reason=reason,
@@ -76,7 +76,7 @@ async def replay(
         input_patch=input_patch(set_ or [], patch),
         policy=_policy(attempts, timeout, base),
     )
-    await replay_letter(letter, order, Manner(yes=yes, dry_run=dry_run, wait=wait, json=json))
+    await replay_letter(letter, command, AnswerOptions(yes=yes, dry_run=dry_run, wait=wait, json=json))
 
 
 def _policy(attempts: int | None, timeout: str | None, base: str | None) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ async def resolve(
         Read the output from this file; `-` reads it from standard input.
     """
     document = chosen_output(output, output_file)
-    await _give(letter, how.order(Resolve, output=document), "Resolve {id} with this output?", how)
+    await _give(letter, how.command(Resolve, output=document), "Resolve {id} with this output?", how)
 
 
 async def discard(letter: Letter, /, *, how: Giving) -> None:
@@ -119,7 +119,7 @@ async def discard(letter: Letter, /, *, how: Giving) -> None:
 
     `redrive dlq discard run-01a1e2177540731697934191006e66dd/charge --reason "the customer has left"`
     """
-    await _give(letter, how.order(Discard), "Discard {id}? Its run ends FAILED.", how)
+    await _give(letter, how.command(Discard), "Discard {id}? Its run ends FAILED.", how)
 
 
 async def restart(letter: Letter, /, *, how: Giving) -> None:
@@ -129,13 +129,13 @@ async def restart(letter: Letter, /, *, how: Giving) -> None:
 
     `redrive dlq restart run-01a1e2177540731697934191006e66dd/charge --reason "terminated by mistake"`
     """
-    await _give(letter, how.order(Restart), "Start a run anew in place of that of {id}?", how)
+    await _give(letter, how.command(Restart), "Start a run anew in place of that of {id}?", how)
 
 
-async def _give(letter: str, order: LetterOrder, question: str, how: Giving) -> None:
+async def _give(letter: str, command: LetterCommand, question: str, how: Giving) -> None:
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
         record = await find_letter(pool, letter)
     confirm(question.format(id=record.id), yes=how.yes)
-    finish(await redrive.dead_letters.order(record.letter, order), json=how.json)
+    finish(await redrive.dead_letters.send(record.letter, command), json=how.json)

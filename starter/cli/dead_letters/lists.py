@@ -17,7 +17,7 @@ from redrive.starter.cli.command_options import Letter
 from redrive.starter.cli.dead_letters.options import LetterOptions
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
 from redrive.starter.cli.records import database_errors, find_letter, find_story, open_records
-from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_PATIENCE
+from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_TIMEOUT
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.starter.cli.times import page_cursor, read_page_cursor
@@ -139,7 +139,7 @@ async def watch(letter: Letter, /, *, json: Json = False) -> None:
 async def _read_again(pool: Pool, letter: str) -> LetterRecord:
     """Read the record, however often the database must be asked."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + OUTAGE_PATIENCE
+    give_up = loop.time() + OUTAGE_TIMEOUT
     while True:
         try:
             with database_errors():

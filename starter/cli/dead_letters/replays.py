@@ -6,10 +6,10 @@ from redrive import Redrive
 from redrive.dead_letter_client import Plan
 from redrive.dead_letters import LetterState, LetterStatus, Replay, refusal
 from redrive.documents import changed_paths
-from redrive.errors import OrderRefused, RunNotFound
+from redrive.errors import CommandRefused, RunNotFound
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import Manner, finish
+from redrive.starter.cli.command_options import AnswerOptions, finish
 from redrive.starter.cli.records import find_letter, open_records
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
@@ -17,43 +17,43 @@ from redrive.starter.cli.terminal import confirm, console, errors, plain
 from redrive.store.dead_letters.models import LetterRecord
 
 
-async def replay_letter(letter: str, order: Replay, manner: Manner) -> None:
+async def replay_letter(letter: str, command: Replay, options: AnswerOptions) -> None:
     """Replay a dead letter, or show what that would do."""
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
         record = await find_letter(pool, letter)
-        if manner.dry_run:
-            await _check(redrive, record, order)
-            _print_plan(record, order, await _plan(redrive, record, order), json=manner.json)
+        if options.dry_run:
+            await _check(redrive, record, command)
+            _print_plan(record, command, await _plan(redrive, record, command), json=options.json)
             return
-        if not manner.yes:
-            plan = await _plan(redrive, record, order)
-            errors.print(_plan_table(order, plan))
+        if not options.yes:
+            plan = await _plan(redrive, record, command)
+            errors.print(_plan_table(command, plan))
             confirm(f"Replay {record.id}?", yes=False)
-        await _give(redrive, pool, record, order, manner)
+        await _give(redrive, pool, record, command, options)
 
 
-async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, order: Replay, manner: Manner) -> None:
-    answer = await redrive.dead_letters.order(record.letter, order)
-    if not (manner.wait and answer.accepted):
-        finish(answer, json=manner.json)
+async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, command: Replay, options: AnswerOptions) -> None:
+    answer = await redrive.dead_letters.send(record.letter, command)
+    if not (options.wait and answer.accepted):
+        finish(answer, json=options.json)
         return
 
     async def begun() -> bool:
         return (await find_letter(pool, record.id)).status is not LetterStatus.REPLAYING
 
-    if not manner.json:
+    if not options.json:
         finish(answer, json=False)
-    await wait_for_run(redrive, record.run_id, json=manner.json, begun=begun, answer=answer)
+    await wait_for_run(redrive, record.run_id, json=options.json, begun=begun, answer=answer)
 
 
-async def _check(redrive: Redrive, record: LetterRecord, order: Replay) -> None:
+async def _check(redrive: Redrive, record: LetterRecord, command: Replay) -> None:
     """Say what would be refused, as far as that is known without sending the command."""
     state = LetterState(
         letter=record.letter, status=record.status, replays=record.replay_count, blocked_by=record.blocked_by
     )
-    problem = refusal(state, order)
+    problem = refusal(state, command)
     if problem is None:
         try:
             ended = (await redrive.status(record.run_id)).status.closed
@@ -62,30 +62,30 @@ async def _check(redrive: Redrive, record: LetterRecord, order: Replay) -> None:
         else:
             problem = "the run has ended: `redrive dlq restart` starts it anew from this step" if ended else None
     if problem:
-        raise OrderRefused(f"it would be refused: {problem}")
+        raise CommandRefused(f"it would be refused: {problem}")
 
 
-async def _plan(redrive: Redrive, record: LetterRecord, order: Replay) -> Plan:
-    return await redrive.dead_letters.plan(record.letter, mode=order.mode, from_step=order.from_step)
+async def _plan(redrive: Redrive, record: LetterRecord, command: Replay) -> Plan:
+    return await redrive.dead_letters.plan(record.letter, mode=command.mode, from_step=command.from_step)
 
 
-def _print_plan(record: LetterRecord, order: Replay, plan: Plan, *, json: bool) -> None:
+def _print_plan(record: LetterRecord, command: Replay, plan: Plan, *, json: bool) -> None:
     if json:
-        edits = {"edited": changed_paths(order.input_patch or {}), "policy": order.policy}
+        edits = {"edited": changed_paths(command.input_patch or {}), "policy": command.policy}
         print_json({"dry_run": True, "id": record.id, **plan.model_dump(), **edits})
     else:
-        console.print(_plan_table(order, plan))
-        console.print("a dry run: nothing was changed; the edit is checked when the order is given")
+        console.print(_plan_table(command, plan))
+        console.print("a dry run: nothing was changed; the edit is checked when the command is given")
 
 
-def _plan_table(order: Replay, plan: Plan) -> Table:
+def _plan_table(command: Replay, plan: Plan) -> Table:
     table = Table(box=None, show_header=False)
     rows = {
         "reused": plan.reused,
         "run again": plan.run_again,
         "left for later": plan.left_for_later,
-        "edited": changed_paths(order.input_patch or {}),
-        "policy": [f"{name} {value}" for name, value in (order.policy or {}).items()],
+        "edited": changed_paths(command.input_patch or {}),
+        "policy": [f"{name} {value}" for name, value in (command.policy or {}).items()],
     }
     for name, values in rows.items():
         table.add_row(name, plain(", ".join(values) or "none"))

@@ -63,7 +63,7 @@ def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[
     parts += [Text("\ninput, redacted", style="bold"), plain(to_json(record.payload, indent=2).decode())]
     parts += [Text("\npolicy", style="bold"), _facts(_policy(record.config))]
     parts += [Text("\naudit trail", style="bold"), audit_table(trail)]
-    return Group(*parts, *_next_orders(record))
+    return Group(*parts, *_next_commands(record))
 
 
 def _identity(record: LetterRecord) -> dict[str, str | None]:
@@ -75,7 +75,7 @@ def _identity(record: LetterRecord) -> dict[str, str | None]:
         "module": record.module,
         "category": record.category.value,
         "failed": f"{moment(record.first_failed_at)} to {moment(record.last_failed_at)}, cycle {record.cycle}",
-        "worker build": record.generation,
+        "worker build": record.build_id,
         "correlation id": record.correlation_id,
         "idempotency key": record.idempotency_key,
         "fingerprint": record.fingerprint,
@@ -122,7 +122,7 @@ def _cycle(entry: FailureCycleEntry) -> Group:
     origin = (
         f"replayed by {entry.replayed_by} ({entry.mode}): {entry.reason}" if entry.replayed_by else "the run itself"
     )
-    title = plain(f"cycle {entry.cycle}, {origin}, {entry.category.value}, build {entry.generation or '?'}")
+    title = plain(f"cycle {entry.cycle}, {origin}, {entry.category.value}, build {entry.build_id or '?'}")
     table = _table("", "attempt", "at", "category", "error", "then waited")
     for attempt in entry.attempts:
         table.add_row("", *_attempt(attempt))
@@ -158,7 +158,7 @@ def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
     )
 
 
-def _next_orders(record: LetterRecord) -> Iterator[Text]:
+def _next_commands(record: LetterRecord) -> Iterator[Text]:
     if record.status is not LetterStatus.PENDING:
         return
     verbs = ["restart", "discard"] if record.orphaned else ["replay", "resolve", "discard"]

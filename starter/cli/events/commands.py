@@ -9,11 +9,11 @@ from redrive.dead_letters import Discard, Replay
 from redrive.errors import EventNotFound
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import AssignTo, By, Giving, Manner, RequestId, finish, made
+from redrive.starter.cli.command_options import AnswerOptions, AssignTo, By, Giving, RequestId, finish, made
 from redrive.starter.cli.dead_letters.replays import replay_letter
 from redrive.starter.cli.errors import WrongUsage
-from redrive.starter.cli.events.replays import Chosen, replay_events
-from redrive.starter.cli.messages import order_message
+from redrive.starter.cli.events.replays import EventSelection, replay_events
+from redrive.starter.cli.messages import command_message
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.terminal import Json, Yes, confirm
 from redrive.store.events.commands import discard
@@ -77,16 +77,16 @@ async def replay(
     wait
         Show progress until the run has ended; for one event.
     """
-    order = made(Replay, by=by, reason=reason, request_id=request_id)
-    manner = Manner(yes=yes, dry_run=dry_run, wait=wait, json=json)
+    command = made(Replay, by=by, reason=reason, request_id=request_id)
+    options = AnswerOptions(yes=yes, dry_run=dry_run, wait=wait, json=json)
     if dlq and letter is not None and parse_id(letter):
-        await order_message(letter, tenant, order, manner, assign_to)
+        await command_message(letter, tenant, command, options, assign_to)
         return
     if dlq and letter is not None and not letter.startswith(DEAD_EVENT):
-        await replay_letter(letter, order, manner)
+        await replay_letter(letter, command, options)
         return
     names = tuple(name.strip() for name in (projectors or "").split(",") if name.strip())
-    chosen = Chosen(
+    chosen = EventSelection(
         dead_id=letter if dlq else None,
         dead=dlq and status == "pending",
         failed=not dlq and status == "failed",
@@ -105,7 +105,7 @@ async def replay(
         )
     if wait and not chosen.is_one:
         raise WrongUsage("--wait goes with one event: --event-id ID or --dlq --id ID")
-    await replay_events(chosen, order, manner)
+    await replay_events(chosen, command, options)
 
 
 async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:
@@ -121,11 +121,11 @@ async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: G
     dead_id
         The dead event's id; `redrive events dead` shows them.
     """
-    order = how.order(Discard)
+    command = how.command(Discard)
     async with open_records(read_settings()) as pool:
         found = await get_dead_event(pool, None, dead_id)
         if found is None:
             raise EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows them")
         confirm(f"Give up {dead_id}?", yes=how.yes)
-        answer = await discard(pool, found, order)
+        answer = await discard(pool, found, command)
     finish(answer, json=how.json)

@@ -59,7 +59,7 @@ def _judge(view: RunView, *, json: bool) -> None:
 
 INTERVAL = 0.25
 # A restarting server is back before this; a wait should outlast it as the run does.
-OUTAGE_PATIENCE = 60.0
+OUTAGE_TIMEOUT = 60.0
 _WAITS_FOR_SOMEBODY = frozenset({RunStatus.DLQ_PENDING, RunStatus.PARTIAL})
 
 
@@ -92,7 +92,7 @@ async def follow(
 async def _status(redrive: Redrive, run_id: str) -> RunView:
     """Return the run's status, however often the server must be asked."""
     loop = asyncio.get_running_loop()
-    give_up = loop.time() + OUTAGE_PATIENCE
+    give_up = loop.time() + OUTAGE_TIMEOUT
     while True:
         try:
             return await redrive.status(run_id)

@@ -22,7 +22,7 @@ from redrive.postgres.tenancy import QUARANTINE
 from redrive.processes.rabbitmq_bridge import RabbitBridge, open_bridge
 from redrive.settings import Settings
 from redrive.store.audit.lists import list_audit
-from redrive.store.messages.commands import assigned, give_order
+from redrive.store.messages.commands import assigned, take_command
 from redrive.store.messages.dead import DeadMessage, MessageFilter, MessageKind, MessageStatus, find_dead, list_dead
 from redrive.store.messages.retry_queue import depth
 from redrive.store.quarantine import NEEDS_TENANT
@@ -34,7 +34,7 @@ PATIENCE = 60.0
 
 
 @dataclass
-class Desk:
+class AppState:
     """A running bridge, and what tests ask about it."""
 
     bridge: RabbitBridge
@@ -83,7 +83,9 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(settings: Settings, rabbitmq: RabbitServer, names: Names, **changes: object) -> AsyncIterator[Desk]:
+async def app_state(
+    settings: Settings, rabbitmq: RabbitServer, names: Names, **changes: object
+) -> AsyncIterator[AppState]:
     """Run a bridge with delays of milliseconds."""
     quick: dict[str, object] = {"base_delay_ms": 1, "max_delay_ms": 2} | changes
     retry = RetrySettings.model_validate(names.settings.model_dump() | quick)
@@ -97,20 +99,20 @@ async def desk(settings: Settings, rabbitmq: RabbitServer, names: Names, **chang
         running = asyncio.create_task(bridge.run(until=stop))
         try:
             await asyncio.wait_for(bridge.health.been_well(), PATIENCE)
-            yield Desk(bridge, http, rabbitmq, names, database)
+            yield AppState(bridge, http, rabbitmq, names, database)
         finally:
             stop.set()
             await running
 
 
 @pytest.fixture
-async def running(settings: Settings, rabbitmq: RabbitServer, names: Names) -> AsyncIterator[Desk]:
+async def running(settings: Settings, rabbitmq: RabbitServer, names: Names) -> AsyncIterator[AppState]:
     """A bridge whose jitter of up to a second stays."""
-    async with desk(settings, rabbitmq, names) as found:
+    async with app_state(settings, rabbitmq, names) as found:
         yield found
 
 
-async def test_message_comes_back_to_its_queue_with_its_id_and_the_count(running: Desk) -> None:
+async def test_message_comes_back_to_its_queue_with_its_id_and_the_count(running: AppState) -> None:
     """A retry has the original payload, the same message id, and a header that says how many retries were made."""
     await running.send(7, retry_count=1)
     (message,) = await running.arrived(1)
@@ -128,7 +130,7 @@ async def test_message_comes_back_to_its_queue_with_its_id_and_the_count(running
 
 async def test_message_waits_as_the_curve_says(settings: Settings, rabbitmq: RabbitServer, names: Names) -> None:
     """The delay is the preset's for the retries made so far; a later time that the sender names wins."""
-    async with desk(settings, rabbitmq, names, base_delay_ms=600_000, max_delay_ms=3_600_000) as found:
+    async with app_state(settings, rabbitmq, names, base_delay_ms=600_000, max_delay_ms=3_600_000) as found:
         await found.send(1)
         await found.send(2, retry_count=2)
 
@@ -148,7 +150,7 @@ async def test_message_waits_as_the_curve_says(settings: Settings, rabbitmq: Rab
         assert await found.rabbitmq.take(names.work) == []
 
 
-async def test_used_up_message_goes_to_manual_review_and_can_be_replayed(running: Desk) -> None:
+async def test_used_up_message_goes_to_manual_review_and_can_be_replayed(running: AppState) -> None:
     """When no retry is left the whole message is in the review queue and a record is open; a replay sends it again."""
     await running.send(1, retry_count=3)
     (review,) = await running.arrived(1, running.names.settings.manual_review_queue)
@@ -158,16 +160,16 @@ async def test_used_up_message_goes_to_manual_review_and_can_be_replayed(running
     assert (dead.kind, dead.error_reason) == (MessageKind.EXHAUSTED, "the service did not answer")
     assert await running.rabbitmq.take(running.names.work) == []
 
-    order = Replay(request_id="again", requested_by="ada", reason="mended")
+    command = Replay(request_id="again", requested_by="ada", reason="mended")
     pool = await running.database.pool()
-    answers = [await give_order(pool, dead.tenant, dead.message_id, order) for _ in range(2)]
+    answers = [await take_command(pool, dead.tenant, dead.message_id, command) for _ in range(2)]
     assert answers[0] == answers[1]
     assert answers[0] is not None
     assert answers[0].accepted
     (again,) = await running.arrived(1)
     assert again.header.properties.message_id == str(dead.message_id)
     assert (await running.dead(MessageStatus.REPLAYED)).replay_count == 1
-    refused = await give_order(
+    refused = await take_command(
         pool, dead.tenant, dead.message_id, Discard(request_id="late", requested_by="ada", reason="too late")
     )
     assert refused is not None
@@ -176,7 +178,7 @@ async def test_used_up_message_goes_to_manual_review_and_can_be_replayed(running
     assert await running.metric(f"retries_exhausted_total{labels}") == 1
 
 
-async def test_queue_that_does_not_exist_is_a_failure_and_not_a_loss(running: Desk) -> None:
+async def test_queue_that_does_not_exist_is_a_failure_and_not_a_loss(running: AppState) -> None:
     """Each try is counted and waits again; at the end the message is in manual review, with the reason."""
     await running.send(1, queue="nowhere.at.all", max_retries=2)
     dead = await running.dead()
@@ -186,20 +188,20 @@ async def test_queue_that_does_not_exist_is_a_failure_and_not_a_loss(running: De
     assert len(await running.arrived(1, running.names.settings.manual_review_queue)) == 1
 
 
-async def test_poison_is_kept_and_a_replay_puts_it_where_it_came_from(running: Desk) -> None:
+async def test_poison_is_kept_and_a_replay_puts_it_where_it_came_from(running: AppState) -> None:
     """A message that cannot be read is in quarantine, with the field; a tenant's, and unmended, it is open again."""
     await running.send(1, retry_count=-1)
     dead = await running.dead(unread=True)
     assert (dead.kind, dead.error_reason) == (MessageKind.MALFORMED, "retry_count -1 is not from 0 to 1000")
     assert dead.tenant == QUARANTINE
-    order = Replay(request_id="again", requested_by="ada", reason="a try")
+    command = Replay(request_id="again", requested_by="ada", reason="a try")
     pool = await running.database.pool()
-    refused = await give_order(pool, dead.tenant, dead.message_id, order)
+    refused = await take_command(pool, dead.tenant, dead.message_id, command)
     assert refused is not None
     assert (refused.accepted, refused.message) == (False, NEEDS_TENANT)
-    order = order.model_copy(update={"request_id": "assigned"})
-    assert await assigned(pool, dead, running.names.tenant, order) == running.names.tenant
-    answer = await give_order(pool, running.names.tenant, dead.message_id, order)
+    command = command.model_copy(update={"request_id": "assigned"})
+    assert await assigned(pool, dead, running.names.tenant, command) == running.names.tenant
+    answer = await take_command(pool, running.names.tenant, dead.message_id, command)
     assert answer is not None
     assert answer.accepted
 
@@ -213,7 +215,7 @@ async def test_poison_is_kept_and_a_replay_puts_it_where_it_came_from(running: D
         assert "assigned" in actions
 
 
-async def test_health_and_metrics_are_served(running: Desk) -> None:
+async def test_health_and_metrics_are_served(running: AppState) -> None:
     """Every part is named in the answer, and the metrics have the specification's names."""
     answer = await running.http.get("/health")
     assert answer.status_code == 200
@@ -231,7 +233,7 @@ async def test_health_and_metrics_are_served(running: Desk) -> None:
     assert "\nretry_queue_depth 0.0" in (await running.http.get("/metrics")).text
 
 
-async def test_health_is_served_to_this_machine_alone(running: Desk) -> None:
+async def test_health_is_served_to_this_machine_alone(running: AppState) -> None:
     """By default neither health nor metrics, which ask nobody who they are, can be read from elsewhere."""
     port = running.http.base_url.port
     listening = [each for each in psutil.Process().net_connections(kind="inet") if each.laddr.port == port]
@@ -247,7 +249,7 @@ async def test_address_that_is_not_ours_is_refused_by_name(settings: Settings, n
             pass
 
 
-async def test_sweep_that_somebody_ended_is_started_again(running: Desk, temporal: Client) -> None:
+async def test_sweep_that_somebody_ended_is_started_again(running: AppState, temporal: Client) -> None:
     """The sweep is one workflow of a fixed id; terminated in the Web UI, it is back with the next look after it."""
     handle = temporal.get_workflow_handle(running.bridge.sweep_id)
     assert (await handle.describe()).workflow_type == Workflow.RETRY_SWEEP

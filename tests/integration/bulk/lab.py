@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from temporalio.client import Client
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, Terminal
-from redrive.bulk import BulkAnswer, BulkItem, BulkOrder, BulkStatus, BulkView, ItemStatus
+from redrive.bulk import BulkAnswer, BulkCommand, BulkItem, BulkStatus, BulkView, ItemStatus
 from redrive.dead_letters import LetterId, LetterSelection, Verb
 from tests.conftest import eventually
 
@@ -65,7 +65,7 @@ async def _work(ctx: ModuleContext, given: Given) -> Done:
 
 
 def register(registry: Registry) -> None:
-    """Add the pipelines `orders` (charge, ship) and `wires` (transfer, whose effect no key guards)."""
+    """Add the pipelines `commands` (charge, ship) and `wires` (transfer, whose effect no key guards)."""
 
     @registry.module("charge", policy=QUICK)
     async def charge(ctx: ModuleContext, given: Given) -> Done:
@@ -116,20 +116,22 @@ class Case:
         """Let everything work."""
         self.service.refused.clear()
 
-    def order(self, verb: Any = Verb.REPLAY, *, selection: LetterSelection | None = None, **options: Any) -> BulkOrder:
-        """Return an order about this tenant."""
-        return BulkOrder(tenant=self.tenant, verb=verb, selection=selection or LetterSelection(), **options)
+    def command(
+        self, verb: Any = Verb.REPLAY, *, selection: LetterSelection | None = None, **options: Any
+    ) -> BulkCommand:
+        """Return a command about this tenant."""
+        return BulkCommand(tenant=self.tenant, verb=verb, selection=selection or LetterSelection(), **options)
 
-    async def start(self, order: BulkOrder | None = None, **fields: Any) -> BulkAnswer:
+    async def start(self, command: BulkCommand | None = None, **fields: Any) -> BulkAnswer:
         """Plan it and start it."""
-        plan = await self.redrive.bulk.plan(order or self.order())
+        plan = await self.redrive.bulk.plan(command or self.command())
         return await self.redrive.bulk.start(plan, **WHO | fields)
 
     async def view(self, bulk: BulkAnswer) -> BulkView:
         """Return how far it is; the counts add up, whenever one looks."""
         view = await self.redrive.bulk.get(bulk.bulk_id, tenant=self.tenant)
         now = view.progress
-        assert now.pending + now.sending + now.ordered + now.applied + now.skipped + now.failed == now.total
+        assert now.pending + now.sending + now.accepted + now.applied + now.skipped + now.failed == now.total
         return view
 
     async def until(self, bulk: BulkAnswer, status: BulkStatus) -> BulkView:

@@ -15,7 +15,7 @@ APPLIED, SKIPPED, FAILED = ItemStatus.APPLIED, ItemStatus.SKIPPED, ItemStatus.FA
 
 
 async def test_every_dead_letter_is_replayed_once_and_that_is_audited(case: Case) -> None:
-    """All runs go on; each letter's own order has the bulk operation's id in it, and who asked and why."""
+    """All runs go on; each letter's own command has the bulk operation's id in it, and who asked and why."""
     await case.park(*range(8))
     case.mend()
     bulk = await case.start()
@@ -23,10 +23,10 @@ async def test_every_dead_letter_is_replayed_once_and_that_is_audited(case: Case
     assert (view.progress.total, view.progress.applied, view.requested_by) == (8, 8, "ada")
     assert case.service.calls == {("charge", number): 1 for number in range(8)}
     entries = await case.audit()
-    orders = [entry for entry in entries if entry["action"] == "replay_requested"]
-    assert len(orders) == 8
-    assert {(entry["actor"], entry["reason"]) for entry in orders} == {tuple(WHO.values())}
-    assert all(entry["request_id"].startswith(f"{bulk.bulk_id}:") for entry in orders)
+    commands = [entry for entry in entries if entry["action"] == "replay_requested"]
+    assert len(commands) == 8
+    assert {(entry["actor"], entry["reason"]) for entry in commands} == {tuple(WHO.values())}
+    assert all(entry["request_id"].startswith(f"{bulk.bulk_id}:") for entry in commands)
     own = [(entry["action"], entry["actor"]) for entry in entries if entry["request_id"] == bulk.bulk_id]
     assert own == [("bulk_started", "ada"), ("bulk_finished", "redrive")]
 
@@ -47,7 +47,7 @@ async def test_what_fails_later_does_not_belong_to_it(case: Case) -> None:
 
 
 async def test_exhausted_again_is_failed_and_says_why(case: Case) -> None:
-    """The outcome counts, not that the order was taken."""
+    """The outcome counts, not that the command was taken."""
     await case.park(1, 2)
     case.service.refused.discard(1)
     bulk = await case.start()
@@ -62,7 +62,7 @@ async def test_exhausted_again_is_failed_and_says_why(case: Case) -> None:
 async def test_canary_that_fails_stops_the_rest(case: Case) -> None:
     """Nothing but the canary was tried; the rest is skipped with the reason, and the audit log tells who stopped it."""
     await case.park(*range(6))
-    bulk = await case.start(case.order(canary=2, stop_percent=20))
+    bulk = await case.start(case.command(canary=2, stop_percent=20))
     view = await case.until(bulk, BulkStatus.STOPPED)
     assert (view.progress.failed, view.progress.skipped) == (2, 4)
     assert view.stopped_because == "2 of 2 failed, more than 20 %"
@@ -78,10 +78,10 @@ async def test_canary_that_succeeds_lets_the_rest_go(case: Case) -> None:
     await case.park(*range(4))
     case.mend()
     case.service.open.clear()
-    bulk = await case.start(case.order(canary=1))
+    bulk = await case.start(case.command(canary=1))
 
     async def canary_is_out() -> bool:
-        return (await case.view(bulk)).progress.ordered == 1
+        return (await case.view(bulk)).progress.accepted == 1
 
     await eventually(canary_is_out)
     assert (await case.view(bulk)).progress.pending == 3
@@ -95,7 +95,7 @@ async def test_an_edit_reaches_those_that_it_fits_and_the_others_are_skipped(cas
     await case.park(1, 2)
     await case.park(7, pipeline="wires", step="transfer")
     case.mend()
-    bulk = await case.start(case.order(input_patch={"iban": "DE02"}), allow_unsafe=True)
+    bulk = await case.start(case.command(input_patch={"iban": "DE02"}), allow_unsafe=True)
     await case.until(bulk, BulkStatus.DONE)
     assert await case.became(bulk) == {1: SKIPPED, 2: SKIPPED, 7: APPLIED}
     skipped = await case.redrive.bulk.items(bulk.bulk_id, tenant=case.tenant, status=SKIPPED, limit=1)
@@ -109,7 +109,7 @@ async def test_resolve_and_discard_work_in_bulk(case: Case, verb: Verb) -> None:
     """Resolved runs go on with the given output; discarded ones end FAILED."""
     await case.park(1, 2)
     options: dict[str, Any] = {"output": {"number": 0}} if verb is Verb.RESOLVE else {}
-    bulk = await case.start(case.order(verb, **options))
+    bulk = await case.start(case.command(verb, **options))
     await case.until(bulk, BulkStatus.DONE)
     assert set((await case.became(bulk)).values()) == {APPLIED}
     wanted = RunStatus.SUCCESS if verb is Verb.RESOLVE else RunStatus.FAILED
@@ -121,15 +121,15 @@ async def test_resolve_and_discard_work_in_bulk(case: Case, verb: Verb) -> None:
     await eventually(ended)
 
 
-async def test_an_order_that_the_letter_refuses_is_skipped(case: Case) -> None:
+async def test_a_command_that_the_letter_refuses_is_skipped(case: Case) -> None:
     """Somebody was faster with one of them: it is skipped with the letter's own words."""
     await case.park(1, 2)
     case.mend()
     case.service.open.clear()
-    bulk = await case.start(case.order(parallelism=1))
+    bulk = await case.start(case.command(parallelism=1))
 
     async def first_is_out() -> bool:
-        return (await case.view(bulk)).progress.ordered == 1
+        return (await case.view(bulk)).progress.accepted == 1
 
     await eventually(first_is_out)
     late = next(item for item in await case.items(bulk) if item.status is ItemStatus.PENDING)
@@ -145,7 +145,7 @@ async def test_the_same_request_is_the_same_bulk_operation(case: Case) -> None:
     """A double click, or a caller that tries again, starts nothing twice, also when it has ended."""
     await case.park(1)
     case.mend()
-    plan = await case.redrive.bulk.plan(case.order())
+    plan = await case.redrive.bulk.plan(case.command())
     first = await case.redrive.bulk.start(plan, **WHO, request_id="click")
     await case.until(first, BulkStatus.DONE)
     again = await case.redrive.bulk.start(plan, **WHO, request_id="click")
@@ -159,8 +159,8 @@ async def test_a_terminated_one_goes_on_when_it_is_started_again(case: Case) -> 
     await case.park(1, 2, 3)
     case.mend()
     case.service.open.clear()
-    order = case.order(parallelism=1)
-    plan = await case.redrive.bulk.plan(order)
+    command = case.command(parallelism=1)
+    plan = await case.redrive.bulk.plan(command)
     bulk = await case.redrive.bulk.start(plan, **WHO, request_id="once")
     await case.temporal.get_workflow_handle(bulk.bulk_id).terminate("by mistake")
     case.service.open.set()
@@ -174,7 +174,7 @@ async def test_another_tenant_does_not_see_it(case: Case) -> None:
     """An id is worth nothing without the tenant that it belongs to."""
     await case.park(1)
     case.service.open.clear()
-    bulk = await case.start(case.order(selection=LetterSelection(letters=[case.runs[1].workflow_id])))
+    bulk = await case.start(case.command(selection=LetterSelection(letters=[case.runs[1].workflow_id])))
     with pytest.raises(BulkNotFound):
         await case.redrive.bulk.get(bulk.bulk_id, tenant="another")
     assert (await case.redrive.bulk.items(bulk.bulk_id, tenant="another")).items == []

@@ -15,10 +15,10 @@ async def _one_under_way(case: Case, *, parallelism: int = 1) -> BulkAnswer:
     """Start a bulk operation whose replays wait for the service."""
     case.mend()
     case.service.open.clear()
-    bulk = await case.start(case.order(parallelism=parallelism))
+    bulk = await case.start(case.command(parallelism=parallelism))
 
     async def is_out() -> bool:
-        return (await case.view(bulk)).progress.ordered == parallelism
+        return (await case.view(bulk)).progress.accepted == parallelism
 
     await eventually(is_out)
     return bulk
@@ -100,7 +100,7 @@ async def test_no_more_than_allowed_are_under_way_at_once(case: Case) -> None:
     await case.park(*range(5))
     bulk = await _one_under_way(case, parallelism=2)
     view = await case.view(bulk)
-    assert (view.progress.ordered, view.progress.sending, view.progress.pending) == (2, 0, 3)
+    assert (view.progress.accepted, view.progress.sending, view.progress.pending) == (2, 0, 3)
     case.service.open.set()
     await case.until(bulk, BulkStatus.DONE)
 

@@ -9,7 +9,15 @@ from redrive import InvalidInput, Redrive, Registry
 from redrive.bulk import BulkStatus, PlannedStep
 from redrive.contracts import Effect
 from redrive.dead_letters import LetterSelection, Mode
-from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, Category, PlanChanged, SameEyes, UnsafeEffects
+from redrive.errors import (
+    ApprovalNeeded,
+    ApprovalNotFound,
+    BulkRefused,
+    Category,
+    PlanChanged,
+    SameApprover,
+    UnsafeEffects,
+)
 from redrive.settings import Settings
 from redrive.worker import running_worker
 from tests.integration.bulk.lab import WHO, Case, register
@@ -30,15 +38,17 @@ async def test_a_plan_says_how_many_run_what_again(case: Case) -> None:
     """Steps that run again come with what their repetition means; asked again, it is the same plan."""
     await case.park(1, 2)
     await case.park(7, pipeline="wires", step="transfer")
-    plan = await case.redrive.bulk.plan(case.order())
+    plan = await case.redrive.bulk.plan(case.command())
     told = {group.pipeline: (group.step, group.count, group.run_again, group.afterwards) for group in plan.groups}
     assert told == {
         "orders": ("charge", 2, [PlannedStep(name="charge", effect=Effect.KEYED)], ["ship"]),
         "wires": ("transfer", 1, [PlannedStep(name="transfer", effect=Effect.UNSAFE)], []),
     }
     assert (plan.count, plan.unsafe, plan.approval_needed) == (3, ["transfer"], False)
-    assert await case.redrive.bulk.plan(plan.order) == plan
-    alone = await case.redrive.bulk.plan(case.order(mode=Mode.STEP_ONLY, selection=LetterSelection(pipeline="orders")))
+    assert await case.redrive.bulk.plan(plan.command) == plan
+    alone = await case.redrive.bulk.plan(
+        case.command(mode=Mode.STEP_ONLY, selection=LetterSelection(pipeline="orders"))
+    )
     assert [group.afterwards for group in alone.groups] == [[]]
 
 
@@ -57,17 +67,17 @@ async def test_a_selection_that_nothing_fits_is_refused(case: Case, selection: L
     """Each filter filters, and a plan for nothing is no plan."""
     await case.park(1)
     with pytest.raises(InvalidInput, match="no open dead letter fits"):
-        await case.redrive.bulk.plan(case.order(selection=selection))
+        await case.redrive.bulk.plan(case.command(selection=selection))
     fitting = LetterSelection(
         pipeline="orders", module="charge", text="PROVIDER is", letters=[case.runs[1].workflow_id]
     )
-    assert (await case.redrive.bulk.plan(case.order(selection=fitting))).count == 1
+    assert (await case.redrive.bulk.plan(case.command(selection=fitting))).count == 1
 
 
 async def test_a_plan_whose_letters_have_changed_is_refused(case: Case) -> None:
     """PLAN_CHANGED, nothing was sent, and the refusal is in the audit log. New failures do not matter."""
     await case.park(1, 2)
-    plan = await case.redrive.bulk.plan(case.order())
+    plan = await case.redrive.bulk.plan(case.command())
     await case.redrive.dead_letters.discard(case.runs[1], requested_by="bob", reason="mine")
     with pytest.raises(PlanChanged, match="1 dead letters now") as refused:
         await case.redrive.bulk.start(plan, **WHO)
@@ -75,18 +85,18 @@ async def test_a_plan_whose_letters_have_changed_is_refused(case: Case) -> None:
     assert [entry["actor"] for entry in await case.audit() if entry["action"] == "bulk_refused"] == ["ada"]
     assert await case.rows("SELECT id FROM redrive.bulk_operations WHERE tenant = $1", case.tenant) == []
 
-    plan = await case.redrive.bulk.plan(case.order())
+    plan = await case.redrive.bulk.plan(case.command())
     case.mend()
     await case.park(3)
     bulk = await case.redrive.bulk.start(plan, **WHO)
     assert (await case.until(bulk, BulkStatus.DONE)).progress.total == 1
 
 
-async def test_a_plan_with_another_order_is_refused(case: Case) -> None:
-    """The hash binds the order, too: what was looked at is what is done."""
+async def test_a_plan_with_another_command_is_refused(case: Case) -> None:
+    """The hash binds the command, too: what was looked at is what is done."""
     await case.park(1)
-    plan = await case.redrive.bulk.plan(case.order(rate=1))
-    changed = plan.model_copy(update={"order": plan.order.model_copy(update={"rate": 900})})
+    plan = await case.redrive.bulk.plan(case.command(rate=1))
+    changed = plan.model_copy(update={"command": plan.command.model_copy(update={"rate": 900})})
     with pytest.raises(PlanChanged):
         await case.redrive.bulk.start(changed, **WHO)
 
@@ -101,14 +111,14 @@ async def test_unsafe_effects_need_a_yes(case: Case) -> None:
     await case.until(bulk, BulkStatus.DONE)
 
 
-async def test_a_request_id_belongs_to_one_order(case: Case) -> None:
-    """The same request id with another order is refused, not taken for the first one."""
+async def test_a_request_id_belongs_to_one_command(case: Case) -> None:
+    """The same request id with another command is refused, not taken for the first one."""
     await case.park(1, 2)
     case.mend()
     first = LetterSelection(letters=[case.runs[1].workflow_id])
-    bulk = await case.start(case.order(selection=first), request_id="mine")
+    bulk = await case.start(case.command(selection=first), request_id="mine")
     with pytest.raises(BulkRefused, match="belongs to another bulk operation"):
-        await case.start(case.order(mode=Mode.STEP_ONLY), request_id="mine")
+        await case.start(case.command(mode=Mode.STEP_ONLY), request_id="mine")
     await case.until(bulk, BulkStatus.DONE)
 
 
@@ -118,7 +128,7 @@ async def test_with_approvals_on_another_person_has_to_agree(careful: Case) -> N
     careful.mend()
     bulk = careful.redrive.bulk
     plan, other = [
-        await bulk.plan(careful.order(selection=LetterSelection(letters=[careful.runs[number].workflow_id])))
+        await bulk.plan(careful.command(selection=LetterSelection(letters=[careful.runs[number].workflow_id])))
         for number in (1, 2)
     ]
     assert plan.approval_needed
@@ -128,7 +138,7 @@ async def test_with_approvals_on_another_person_has_to_agree(careful: Case) -> N
     for wanted in (plan, other):
         with pytest.raises(ApprovalNeeded, match="somebody other than 'ada'"):
             await bulk.start(wanted, person="account:ada", **WHO)
-    with pytest.raises(SameEyes, match="zoe asked for it"):
+    with pytest.raises(SameApprover, match="zoe asked for it"):
         await bulk.approve(plan.hash, approved_by="zoe", person="account:ada", **yes)
     with pytest.raises(ApprovalNotFound):
         await bulk.approve(plan.hash, approved_by="bob", tenant="elsewhere", reason="mischief")
@@ -145,7 +155,7 @@ async def test_an_approval_is_good_for_an_hour(careful: Case) -> None:
     """After that somebody has to look again."""
     await careful.park(1)
     bulk = careful.redrive.bulk
-    plan = await bulk.plan(careful.order())
+    plan = await bulk.plan(careful.command())
     yes = {"tenant": careful.tenant, "approved_by": "bob", "reason": "looked at it"}
     with pytest.raises(ApprovalNeeded):
         await bulk.start(plan, **WHO)

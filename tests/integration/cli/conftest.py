@@ -14,7 +14,7 @@ from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually, owner_url
 from tests.integration.cli.command import CommandLine
-from tests.integration.cli.desk import Desk
+from tests.integration.cli.operator import Operator
 
 MODULES = "examples,tests.integration.cli.modules,tests.integration.cli.trip"
 
@@ -50,10 +50,10 @@ async def redrive(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-async def desk(redrive: CommandLine, stack: StackInfo, tmp_path: Path) -> Desk:
+async def operator(redrive: CommandLine, stack: StackInfo, tmp_path: Path) -> Operator:
     """A tenant of its own, with runs that park."""
     settings = Settings(temporal_address=stack.temporal_address, task_queue=redrive.variables["REDRIVE_TASK_QUEUE"])
-    return Desk(redrive, await connect_temporal(settings), settings.task_queue, tmp_path)
+    return Operator(redrive, await connect_temporal(settings), settings.task_queue, tmp_path)
 
 
 async def _exists(path: Path) -> bool:

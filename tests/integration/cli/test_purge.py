@@ -15,7 +15,7 @@ from redrive.starter.stack.state import StackInfo
 from redrive.store.audit.log import verify
 from tests.conftest import owner_url
 from tests.integration.cli.command import CommandLine
-from tests.integration.cli.desk import WHY, Desk
+from tests.integration.cli.operator import WHY, Operator
 from tests.integration.store.letters import new_tenant
 from tests.integration.store.old_rows import OLD, SEED
 
@@ -23,7 +23,7 @@ MANY = 3000
 _LETTERS = f"""
     WITH made AS (
         INSERT INTO redrive.dead_letters (id, tenant, run_id, step, module, pipeline, status, category, error_type,
-            message, stack, attempts, cycle, first_failed_at, last_failed_at, config, correlation_id, generation,
+            message, stack, attempts, cycle, first_failed_at, last_failed_at, config, correlation_id, build_id,
             fingerprint, updated_at)
         SELECT $1 || '-letter-' || n, $1, $1 || '-lettered-' || n, 's', 's', 'p', 'discarded', 'c', 'E', 'm', '', '[]',
             1, {OLD}, {OLD}, '{{}}', 'c', 'g', 'f', {OLD} FROM generate_series(1, $2::int) AS n RETURNING *)
@@ -134,48 +134,52 @@ async def test_wrong_retention_is_named(bare: CommandLine, setting: str, sentenc
     assert sentence in said.sentence
 
 
-async def test_verify_compares_with_heads_that_were_noted(desk: Desk) -> None:
+async def test_verify_compares_with_heads_that_were_noted(operator: Operator) -> None:
     """A log that was rewritten as a whole is whole by itself; only a head from elsewhere tells."""
-    letter = await desk.park()
-    words = ("audit", "verify", "--tenant", desk.tenant)
-    noted = (await desk.command(*words, "--json")).document["tenants"][0]["head"]
-    assert (await desk.dlq("discard", letter, *WHY, "--yes")).code == 0
-    assert (await desk.command(*words, "--head", noted)).code == 0
-    later = (await desk.command(*words, "--json")).document["tenants"][0]["head"]
-    file = desk.folder / "heads.jsonl"
-    lines = [json.dumps({"at": str(datetime.now(UTC)), "tenant": desk.tenant, "head": head}) for head in (noted, later)]
+    letter = await operator.park()
+    words = ("audit", "verify", "--tenant", operator.tenant)
+    noted = (await operator.command(*words, "--json")).document["tenants"][0]["head"]
+    assert (await operator.dlq("discard", letter, *WHY, "--yes")).code == 0
+    assert (await operator.command(*words, "--head", noted)).code == 0
+    later = (await operator.command(*words, "--json")).document["tenants"][0]["head"]
+    file = operator.folder / "heads.jsonl"
+    lines = [
+        json.dumps({"at": str(datetime.now(UTC)), "tenant": operator.tenant, "head": head}) for head in (noted, later)
+    ]
     file.write_text("\n".join([*lines, '{"at": "half a li']))
-    assert (await desk.command("audit", "verify", "--heads", str(file), "--tenant", desk.tenant)).code == 0
-    await desk.sql("UPDATE redrive.audit_log SET actor = 'mallory' WHERE tenant = $1 AND number = 1", desk.tenant)
-    await _rechain(desk)
-    rewritten = await desk.command(*words)
+    assert (await operator.command("audit", "verify", "--heads", str(file), "--tenant", operator.tenant)).code == 0
+    await operator.sql(
+        "UPDATE redrive.audit_log SET actor = 'mallory' WHERE tenant = $1 AND number = 1", operator.tenant
+    )
+    await _rechain(operator)
+    rewritten = await operator.command(*words)
     assert rewritten.code == 0, "the whole chain was rewritten: it fits itself"
     for given in (("--head", noted), ("--head", later), ("--heads", str(file))):
-        said = await desk.command(*words, *given)
+        said = await operator.command(*words, *given)
         assert said.code == 1
         assert "was rewritten: row" in said.sentence
-    beyond = await desk.command(*words, "--head", f"99{noted[1:]}")
+    beyond = await operator.command(*words, "--head", f"99{noted[1:]}")
     assert "lost its end: row 99 is missing" in beyond.sentence
-    for wrong in (("--head", "7"), ("--heads", str(desk.folder / "none")), ("--heads", __file__)):
-        said = await desk.command(*words, *wrong)
+    for wrong in (("--head", "7"), ("--heads", str(operator.folder / "none")), ("--heads", __file__)):
+        said = await operator.command(*words, *wrong)
         assert said.code == 1
         assert said.sentence
-    alone = await desk.command("audit", "verify", "--head", noted)
+    alone = await operator.command("audit", "verify", "--head", noted)
     assert (alone.code, "--tenant" in alone.sentence) == (2, True)
 
 
-async def _rechain(desk: Desk) -> None:
-    await desk.sql(
+async def _rechain(operator: Operator) -> None:
+    await operator.sql(
         f"""
         DO $$
         DECLARE entry redrive.audit_log; previous bytea := '\\x';
         BEGIN
-            FOR entry IN SELECT * FROM redrive.audit_log WHERE tenant = '{desk.tenant}' ORDER BY number LOOP
+            FOR entry IN SELECT * FROM redrive.audit_log WHERE tenant = '{operator.tenant}' ORDER BY number LOOP
                 entry.hash := redrive.audit_hash(previous, entry);
                 UPDATE redrive.audit_log SET hash = entry.hash WHERE tenant = entry.tenant AND number = entry.number;
                 previous := entry.hash;
             END LOOP;
-            UPDATE redrive.audit_heads SET hash = previous WHERE tenant = '{desk.tenant}';
+            UPDATE redrive.audit_heads SET hash = previous WHERE tenant = '{operator.tenant}';
         END $$
         """  # noqa: S608
     )

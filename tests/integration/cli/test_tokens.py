@@ -10,7 +10,7 @@ from redrive.access import Role, member
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.starter.cli.command_options import own_person
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenWish, create_token, token_principal
+from redrive.store.access.tokens import TokenRequest, create_token, token_principal
 from tests.conftest import access_url, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.store.letters import new_tenant
@@ -54,7 +54,7 @@ async def test_a_revoked_token_takes_along_what_was_made_with_it(redrive: Comman
     tenant = new_tenant()
     owner = (await redrive("tokens", "create", "--name", "root", "--role", "owner", "--json")).document
     async with await open_pool(access_url(stack), max_size=1, role=ACCESS_ROLE) as pool:
-        wish = TokenWish(
+        wish = TokenRequest(
             name="child",
             role=Role.ADMIN,
             tenant=tenant,

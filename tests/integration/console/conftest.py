@@ -21,7 +21,7 @@ from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenWish, create_owner_token, create_token
+from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
 from redrive.worker import running_worker
 from tests.conftest import access_url, eventually, owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
@@ -116,7 +116,7 @@ def make_token(access: Pool, stack: StackInfo, tenant: str) -> MakeToken:
     """Make a token of a role in the test's tenant, or in another, and return its secret."""
 
     async def make(role: Role = Role.ADMIN, **changes: Any) -> str:
-        wish = TokenWish(
+        wish = TokenRequest(
             **{
                 "name": f"test {role.value}",
                 "role": role,

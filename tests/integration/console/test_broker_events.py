@@ -38,10 +38,10 @@ async def test_dead_event_becomes_a_run_of_its_tenant(
     """A replay makes the event and its run, once, in the tenant of the record, whoever is the tenant by default."""
     dead_id = await bury(pool, tenant, event_body(f"{tenant}:1"))
     seen = await admin.get(f"{DEAD}/{dead_id}")
-    order = WHY | {"request_id": "one"}
-    answer = await admin.post(f"{DEAD}/{dead_id}/replay", json=order, headers={"If-Match": seen.headers["ETag"]})
+    command = WHY | {"request_id": "one"}
+    answer = await admin.post(f"{DEAD}/{dead_id}/replay", json=command, headers={"If-Match": seen.headers["ETag"]})
     assert (answer.status_code, answer.json()["status"]) == (202, "replayed"), answer.text
-    again = await admin.post(f"{DEAD}/{dead_id}/replay", json=order, headers={"If-Match": seen.headers["ETag"]})
+    again = await admin.post(f"{DEAD}/{dead_id}/replay", json=command, headers={"If-Match": seen.headers["ETag"]})
     assert (again.status_code, again.json()) == (202, answer.json())
     closed = (await admin.get(f"{DEAD}/{dead_id}")).json()
     assert [line["action"] for line in closed["audit"]] == [
@@ -63,7 +63,7 @@ async def test_a_replay_that_fails_again_says_why(
     dead_id = await bury(pool, tenant, event_body("x", type="nobody.knows"))
     for tries in (2, 3):
         answer = await admin.post(f"{DEAD}/{dead_id}/replay", json=WHY | {"request_id": "same"})
-        assert (answer.status_code, answer.json()["code"]) == (409, "order_refused")
+        assert (answer.status_code, answer.json()["code"]) == (409, "command_refused")
         assert "nobody-knows" in answer.json()["detail"]
         record = (await admin.get(f"{DEAD}/{dead_id}")).json()
         assert (record["status"], record["attempts"]) == ("pending", tries)
@@ -72,7 +72,7 @@ async def test_a_replay_that_fails_again_says_why(
     given_up = await admin.post(f"{DEAD}/{dead_id}/ignore", json=WHY)
     assert (given_up.status_code, given_up.json()["status"]) == (202, "discarded")
     late = await admin.post(f"{DEAD}/{dead_id}/replay", json=WHY)
-    assert (late.status_code, late.json()["code"]) == (409, "order_refused")
+    assert (late.status_code, late.json()["code"]) == (409, "command_refused")
     pending = (await admin.get(DEAD, params={"status": "pending", "stream": "visits"})).json()
     assert pending["dead_events"] == []
 
@@ -103,11 +103,11 @@ async def test_stored_event_is_started_and_its_projectors_replayed(
     failed = (await admin.get(STORED, params={"failed": True})).json()["events"]
     assert [row["id"] for row in failed] == [event.id]
     tables.broken.clear()
-    order = WHY | {"request_id": "again"}
-    again = await admin.post(f"{STORED}/{event.id}/replay", json=order)
+    command = WHY | {"request_id": "again"}
+    again = await admin.post(f"{STORED}/{event.id}/replay", json=command)
     assert again.json()["replayed"][0]["run_id"] == event.run_id
     await _reached(admin, event.id, qscore="succeeded", service_session="succeeded")
-    assert (await admin.post(f"{STORED}/{event.id}/replay", json=order)).json() == again.json()
+    assert (await admin.post(f"{STORED}/{event.id}/replay", json=command)).json() == again.json()
     chosen = await admin.post(f"{STORED}/{event.id}/replay", json=WHY | {"projectors": ["qscore"]})
     (beside,) = chosen.json()["replayed"]
     assert (beside["projectors"], beside["run_id"] == event.run_id) == (["qscore"], False)

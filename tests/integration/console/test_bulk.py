@@ -37,13 +37,13 @@ async def test_a_group_is_replayed_and_watched(live: str, make_token: MakeToken,
         assert (await anext(stream))[0] == "resync"
         plan = (await admin.post(f"{BULK}/plan", json=REPLAY)).json()
         assert (plan["count"], [step["name"] for step in plan["groups"][0]["run_again"]]) == (2, ["second"])
-        order = {"order": plan["order"], "plan_hash": plan["hash"], "reason": "the provider is back"}
-        stale = await admin.post(BULK, json=order | {"plan_hash": "of yesterday"})
+        command = {"command": plan["command"], "plan_hash": plan["hash"], "reason": "the provider is back"}
+        stale = await admin.post(BULK, json=command | {"plan_hash": "of yesterday"})
         assert (stale.status_code, stale.json()["code"]) == (409, "PLAN_CHANGED")
-        started = await admin.post(BULK, json=order | {"request_id": case.name})
+        started = await admin.post(BULK, json=command | {"request_id": case.name})
         assert started.status_code == 202
         bulk_id = started.json()["bulk_id"]
-        assert (await admin.post(BULK, json=order | {"request_id": case.name})).json()["bulk_id"] == bulk_id
+        assert (await admin.post(BULK, json=command | {"request_id": case.name})).json()["bulk_id"] == bulk_id
         assert (await until_bulk(admin, bulk_id, "DONE"))["progress"]["applied"] == 2
         items = (await admin.get(f"{BULK}/{bulk_id}/items")).json()["items"]
         assert [item["status"] for item in items] == ["APPLIED", "APPLIED"]
@@ -66,8 +66,8 @@ async def test_a_bulk_operation_is_paused_and_stopped(admin: httpx.AsyncClient, 
     for _ in range(3):
         await case.park("second")
     plan = (await admin.post(f"{BULK}/plan", json=REPLAY | {"canary": 1, "stop_percent": 100, "rate": 0.01})).json()
-    order = {"order": plan["order"], "plan_hash": plan["hash"], "reason": "slowly"}
-    bulk_id = (await admin.post(BULK, json=order)).json()["bulk_id"]
+    command = {"command": plan["command"], "plan_hash": plan["hash"], "reason": "slowly"}
+    bulk_id = (await admin.post(BULK, json=command)).json()["bulk_id"]
     why = {"reason": "the provider is slow"}
     assert (await admin.post(f"{BULK}/{bulk_id}/pause", json=why)).json()["status"] == "PAUSED"
     assert (await admin.post(f"{BULK}/{bulk_id}/resume", json=why)).json()["status"] == "RUNNING"
@@ -83,8 +83,8 @@ async def test_a_foreign_admin_cannot_touch_it(
     """Neither seen nor paused, resumed or stopped; and a plan of theirs has none of these letters."""
     await case.park("second")
     plan = (await admin.post(f"{BULK}/plan", json=REPLAY | {"rate": 0.01})).json()
-    order = {"order": plan["order"], "plan_hash": plan["hash"], "reason": "ours"}
-    bulk_id = (await admin.post(BULK, json=order)).json()["bulk_id"]
+    command = {"command": plan["command"], "plan_hash": plan["hash"], "reason": "ours"}
+    bulk_id = (await admin.post(BULK, json=command)).json()["bulk_id"]
     async with client_of(app, await make_token(tenant=new_tenant())) as foreign:
         assert (await foreign.get(BULK)).json() == {"bulk": []}
         assert (await foreign.get(f"{BULK}/{bulk_id}")).status_code == 404
@@ -92,7 +92,7 @@ async def test_a_foreign_admin_cannot_touch_it(
         for verb in ("pause", "resume", "stop"):
             assert (await foreign.post(f"{BULK}/{bulk_id}/{verb}", json={"reason": "mischief"})).status_code == 404
         theirs = {"verb": "replay", "selection": {"letters": [case.letter("second").workflow_id]}}
-        for path, body in ((f"{BULK}/plan", theirs), (BULK, order)):
+        for path, body in ((f"{BULK}/plan", theirs), (BULK, command)):
             refused = await foreign.post(path, json=body)
             assert (refused.status_code, "no open dead letter" in refused.json()["detail"]) == (400, True)
         named = await foreign.post(f"{BULK}/plan", json=REPLAY | {"tenant": case.tenant})

@@ -58,7 +58,7 @@ async def planned(client: httpx.AsyncClient, **wish: Any) -> dict[str, Any]:
     """Return a start that fits a fresh plan."""
     plan = (await client.post(f"{BULK}/plan", json=REPLAY | wish)).json()
     assert plan["approval_needed"]
-    return {"order": plan["order"], "plan_hash": plan["hash"], "reason": "the provider is back"}
+    return {"command": plan["command"], "plan_hash": plan["hash"], "reason": "the provider is back"}
 
 
 async def refused_start(client: httpx.AsyncClient, start: dict[str, Any]) -> str:
@@ -80,7 +80,7 @@ async def test_a_plan_waits_for_another_admin(ann: httpx.AsyncClient, ben: httpx
     own = await ann.post(approval, json=YES)
     assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
     assert (await ben.post(approval, json=YES)).status_code == 200
-    other = await ann.post(BULK, json=start | {"order": start["order"] | {"canary": 1}})
+    other = await ann.post(BULK, json=start | {"command": start["command"] | {"canary": 1}})
     assert (other.status_code, other.json()["code"]) == (409, "PLAN_CHANGED")
     started = await ann.post(BULK, json=start)
     assert started.status_code == 202
@@ -140,15 +140,15 @@ async def test_what_an_edit_puts_in_is_redacted_and_for_those_who_see_payloads(
     start = await planned(ann, input_patch={"n": 41, "note": "password=hunter2"})
     approval = await refused_start(ann, start)
     page = f"/bulk/approvals/{start['plan_hash']}"
-    shown = (await ben.get(approval)).json()["plan"]["order"]["input_patch"]
+    shown = (await ben.get(approval)).json()["plan"]["command"]["input_patch"]
     assert (shown["n"], "hunter2" in shown["note"]) == (41, False)
     assert '"n": 41' in html.unescape((await ben.get(page)).text)
     async with client_of(strict, await make_token(Role.VIEWER)) as viewer:
-        assert "input_patch" not in (await viewer.get(approval)).json()["plan"]["order"]
+        assert "input_patch" not in (await viewer.get(approval)).json()["plan"]["command"]
         seen = html.unescape((await viewer.get(page)).text)
         assert ("Waits for an admin" in seen, '"n": 41' in seen, "data-api" in seen) == (True, False, False)
     await ben.post(approval, json=YES)
-    assert "give the same order again where it was planned" in (await ben.get(page)).text
+    assert "give the same command again where it was planned" in (await ben.get(page)).text
     case.mend()
     assert (await ann.post(BULK, json=start)).status_code == 202
 

@@ -31,7 +31,7 @@ async def test_messages_are_listed_page_by_page(admin: httpx.AsyncClient, pool: 
     assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_input")
 
 
-async def test_replay_is_ordered_once_and_audited(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+async def test_replay_is_commanded_once_and_audited(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
     """The message goes to the sweep with its retries at zero; the same request has the same answer, another one 409."""
     name = await give_up(pool, tenant)
     address = f"{MESSAGES}/message-{name}"
@@ -43,7 +43,7 @@ async def test_replay_is_ordered_once_and_audited(admin: httpx.AsyncClient, pool
     again = await admin.post(f"{address}/replay", json=WHY, headers=tag)
     assert (again.status_code, again.json()) == (202, answer.json())
     other = await admin.post(f"{address}/replay", json={"reason": "me too"})
-    assert (other.status_code, other.json()["code"]) == (409, "order_refused")
+    assert (other.status_code, other.json()["code"]) == (409, "command_refused")
     async with transaction(pool, tenant) as connection:
         (due,) = await take_due(connection, tenant, 10)
         assert (str(due.message_id), due.retry_count) == (name, 0)
@@ -57,7 +57,9 @@ async def test_replay_is_ordered_once_and_audited(admin: httpx.AsyncClient, pool
     assert requested["reason"] == "billing is back"
 
 
-async def test_an_order_to_a_message_that_changed_is_refused(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+async def test_a_command_to_a_message_that_changed_is_refused(
+    admin: httpx.AsyncClient, pool: Pool, tenant: str
+) -> None:
     """A message that was given up again is another version: 412 with that of now, and nothing is ordered."""
     message = new_dead()
     name = await give_up(pool, tenant, message_id=message.message_id)
@@ -93,7 +95,7 @@ async def test_content_is_a_right_of_its_own_and_redacted(
 async def test_an_owner_names_the_tenant_of_an_id_that_two_have(
     owner: httpx.AsyncClient, pool: Pool, tenant: str
 ) -> None:
-    """Senders choose the ids: two tenants may have the same one, and an order must not guess."""
+    """Senders choose the ids: two tenants may have the same one, and a command must not guess."""
     name = await give_up(pool, tenant)
     other = new_tenant()
     await give_up(pool, other, message_id=parse_id(name))

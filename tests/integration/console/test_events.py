@@ -95,7 +95,7 @@ async def busy(app: FastAPI, tenant: str) -> AsyncIterator[None]:
 
     async def tell() -> None:
         while True:
-            app.state.desk.feed._give(change)
+            app.state.app_state.feed._give(change)
             await asyncio.sleep(0.01)
 
     telling = asyncio.create_task(tell())

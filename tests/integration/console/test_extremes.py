@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
-from redrive.bulk import BulkOrder, BulkPlan, BulkStart
-from redrive.console.app_state import Desk
-from redrive.console.run_lists import RunChoice, runs_page
+from redrive.bulk import BulkCommand, BulkPlan, BulkStart
+from redrive.console.app_state import AppState
+from redrive.console.run_lists import RunFilter, runs_page
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
 from redrive.errors import InvalidInput
@@ -63,9 +63,9 @@ def addresses(app: FastAPI) -> list[str]:
 @pytest.fixture
 async def bulk_id(pool: Pool, tenant: str) -> str:
     """A bulk operation of the test's tenant."""
-    order = BulkOrder(tenant=tenant, verb=Verb.DISCARD)
-    start = BulkStart(request_id=tenant, order=order, plan_hash="plan", requested_by="ada", reason="why")
-    plan = BulkPlan(hash="plan", order=order, count=0, groups=[])
+    command = BulkCommand(tenant=tenant, verb=Verb.DISCARD)
+    start = BulkStart(request_id=tenant, command=command, plan_hash="plan", requested_by="ada", reason="why")
+    plan = BulkPlan(hash="plan", command=command, count=0, groups=[])
     await open_bulk(pool, start, lambda _members: plan, approvals=False)
     return start.bulk_id
 
@@ -99,7 +99,7 @@ async def test_a_plan_with_an_extreme_moment_is_refused(admin: httpx.AsyncClient
 async def test_a_cursor_with_an_extreme_moment_is_refused(admin: httpx.AsyncClient, tenant: str) -> None:
     """400 for a cursor that somebody has changed, in every list that has them."""
     for at in MOMENTS[:2]:
-        good = write_cursor(Place(datetime.now(UTC), "x"), RunChoice(tenant=tenant, status=None, pipeline=None))
+        good = write_cursor(Place(datetime.now(UTC), "x"), RunFilter(tenant=tenant, status=None, pipeline=None))
         fields = json.loads(base64.urlsafe_b64decode(good + "=="))
         bad = base64.urlsafe_b64encode(json.dumps(fields | {"at": at}).encode()).decode()
         for path in ("workflow-dlq", "audit", "stored-events", "dead-events", "dead-messages", "retrying"):
@@ -147,10 +147,10 @@ async def test_a_cursor_of_runs_that_was_changed_is_refused_at_once(
 
 async def test_a_token_that_temporal_no_longer_takes_is_refused(app: FastAPI, tenant: str) -> None:
     """After another version of Temporal, or of its store, an old cursor is one to start again without."""
-    desk: Desk = app.state.desk
-    chosen = RunChoice(tenant=tenant, status=None, pipeline=None)
-    seal = await desk.seal()
+    app_state: AppState = app.state.app_state
+    chosen = RunFilter(tenant=tenant, status=None, pipeline=None)
+    seal = await app_state.seal()
     signed = seal.sign(f"runs {mark_of(chosen)}", base64.b64encode(b"not a token of this server").decode())
     cursor = changed(write_cursor(Place(datetime.now(UTC), "x"), chosen), token=signed)
     with pytest.raises(InvalidInput, match="start again without one"):
-        await runs_page(await desk.temporal(), seal, chosen, 10, cursor)
+        await runs_page(await app_state.temporal(), seal, chosen, 10, cursor)

@@ -117,7 +117,7 @@ async def test_rights_cannot_be_widened(app: FastAPI, make_token: MakeToken, adm
         assert (more.status_code, more.json()["code"]) == (403, "forbidden")
     owner = await admin.post("/api/v1/tokens", json={"name": "all", "role": "owner"})
     assert owner.status_code == 400
-    reader = await admin.post("/api/v1/tokens", json={"name": "x", "role": "viewer", "rights": ["order"]})
+    reader = await admin.post("/api/v1/tokens", json={"name": "x", "role": "viewer", "rights": ["command"]})
     assert reader.status_code == 400
 
 

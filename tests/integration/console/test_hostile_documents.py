@@ -84,7 +84,7 @@ async def test_who_signs_in_sends_little(nobody: httpx.AsyncClient) -> None:
 async def test_who_asks_is_asked_for_once(app: FastAPI, make_token: MakeToken) -> None:
     """A request with a body counts once for the rate limit, though it is let in before its body is read."""
     counted: list[str] = []
-    limiter = app.state.desk.limiter
+    limiter = app.state.app_state.limiter
     check = limiter.check
 
     async def counting(who: str) -> None:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from redrive.console.app import build_app
 from redrive.console.tenant_limits import Rates
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, TenantLimits
 from tests.conftest import eventually
@@ -111,7 +111,7 @@ async def test_a_tenant_may_have_limits_of_its_own(
 
 async def test_without_a_database_a_console_counts_for_itself() -> None:
     """Starts go on, at the tenant's rate, while nobody answers there."""
-    rates = Rates(Express(NOBODY, 1))
+    rates = Rates(DeadlinePool(NOBODY, 1))
     assert [await rates.take("acme", "starts", 2.0) for _ in range(4)][:3] == [True, True, False]
 
 
@@ -126,7 +126,7 @@ async def strict(console_settings: Settings) -> AsyncIterator[FastAPI]:
 @pytest.fixture
 def asked(strict: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Each time that the strict console asked its database."""
-    desk, asked = strict.state.desk, list[None]()
+    app_state, asked = strict.state.app_state, list[None]()
 
     def counted(pool: Callable[[], Awaitable[Pool]]) -> Callable[[], Awaitable[Pool]]:
         async def open_and_count() -> Pool:
@@ -136,7 +136,7 @@ def asked(strict: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return open_and_count
 
     for name in ("pool", "access"):
-        monkeypatch.setattr(desk, name, counted(getattr(desk, name)))
+        monkeypatch.setattr(app_state, name, counted(getattr(app_state, name)))
     return asked
 
 

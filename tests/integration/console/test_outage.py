@@ -21,7 +21,7 @@ from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenWish, create_token
+from redrive.store.access.tokens import TokenRequest, create_token
 from redrive.worker import running_worker
 from tests.conftest import access_url, owner_url
 from tests.integration.console.conftest import client_of
@@ -66,7 +66,7 @@ async def lone_case(lone_stack: StackInfo, tmp_path: Path) -> AsyncIterator[tupl
 
 async def _token(url: str, tenant: str) -> str:
     hour = timedelta(hours=1)
-    wish = TokenWish(name="x", role=Role.ADMIN, tenant=tenant, created_by="x", person="member:x", lasts=hour)
+    wish = TokenRequest(name="x", role=Role.ADMIN, tenant=tenant, created_by="x", person="member:x", lasts=hour)
     async with await open_pool(url, max_size=1, role=ACCESS_ROLE) as pool:
         return (await create_token(pool, wish)).secret
 

@@ -11,7 +11,7 @@ from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
 from redrive.access import Role
-from redrive.bulk import BulkOrder, BulkPlan, BulkStart
+from redrive.bulk import BulkCommand, BulkPlan, BulkStart
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
 from redrive.postgres.tenancy import Pool
@@ -23,7 +23,7 @@ from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant
 
 WHY = {"reason": "the table"}
-STALE = WHY | {"order": {"verb": "discard"}, "plan_hash": "old"}
+STALE = WHY | {"command": {"verb": "discard"}, "plan_hash": "old"}
 # Orders are sent with a version that no record has: who may give them gets 412, and nothing is done.
 OLD = {"If-Match": '"0"'}
 
@@ -48,7 +48,7 @@ def _open(status: int, body: dict[str, Any] | None = None) -> Row:
 
 READ = Row(401, 200, 200, 200, 200, 200)
 READ_ONE = Row(401, 200, 200, 200, 404, 200)
-ORDER = Row(401, 403, 403, 412, 404, 412, WHY, OLD)
+COMMAND = Row(401, 403, 403, 412, 404, 412, WHY, OLD)
 
 TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/v1/runs"): READ,
@@ -63,21 +63,21 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/v1/workflow-dlq/stats"): READ,
     ("GET", "/api/v1/workflow-dlq/{letter_id}"): READ_ONE,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/plan"): Row(401, 200, 200, 200, 404, 200, {}),
-    ("POST", "/api/v1/workflow-dlq/{letter_id}/replay"): ORDER,
-    ("POST", "/api/v1/workflow-dlq/{letter_id}/resolve"): ORDER._replace(body=WHY | {"output": {}}),
-    ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): ORDER,
-    ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): ORDER,
-    ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): ORDER,
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/replay"): COMMAND,
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/resolve"): COMMAND._replace(body=WHY | {"output": {}}),
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): COMMAND,
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): COMMAND,
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): COMMAND,
     ("GET", "/api/v1/dead-messages"): READ,
     ("GET", "/api/v1/dead-messages/{message_id}"): READ_ONE,
-    ("POST", "/api/v1/dead-messages/{message_id}/replay"): ORDER,
-    ("POST", "/api/v1/dead-messages/{message_id}/ignore"): ORDER,
-    ("POST", "/api/v1/dead-messages/{message_id}/discard"): ORDER,
+    ("POST", "/api/v1/dead-messages/{message_id}/replay"): COMMAND,
+    ("POST", "/api/v1/dead-messages/{message_id}/ignore"): COMMAND,
+    ("POST", "/api/v1/dead-messages/{message_id}/discard"): COMMAND,
     ("GET", "/api/v1/dead-events"): READ,
     ("GET", "/api/v1/dead-events/{dead_id}"): READ_ONE,
-    ("POST", "/api/v1/dead-events/{dead_id}/replay"): ORDER,
-    ("POST", "/api/v1/dead-events/{dead_id}/ignore"): ORDER,
-    ("POST", "/api/v1/dead-events/{dead_id}/discard"): ORDER,
+    ("POST", "/api/v1/dead-events/{dead_id}/replay"): COMMAND,
+    ("POST", "/api/v1/dead-events/{dead_id}/ignore"): COMMAND,
+    ("POST", "/api/v1/dead-events/{dead_id}/discard"): COMMAND,
     ("GET", "/api/v1/stored-events"): READ,
     ("GET", "/api/v1/stored-events/{event_id}"): READ_ONE,
     # An event has no version: a projector that there is not is what is refused.
@@ -177,7 +177,7 @@ async def scene(
     secrets = {role.value: await make_token(role, person=_person(case, role)) for role in Role}
     secrets["foreign"] = await make_token(tenant=new_tenant())
     secrets["revoked"] = await make_token(name="to be revoked")
-    access: Pool = await app.state.desk.access()
+    access: Pool = await app.state.app_state.access()
     revoked = next(row for row in await list_tokens(access, case.tenant) if row.name == "to be revoked")
     await revoke_token(access, case.tenant, revoked.id, "the tests")
     secrets["expired"] = await make_token(lasts=timedelta(microseconds=1))
@@ -197,10 +197,10 @@ async def scene(
 
 async def _waiting_plan(pool: Pool, case: Case) -> str:
     """Have a plan of the admin's wait, as a worker with approvals on does, and return its hash."""
-    order = BulkOrder(tenant=case.tenant, verb=Verb.DISCARD)
-    plan = BulkPlan(hash=case.name, order=order, count=1, groups=[])
+    command = BulkCommand(tenant=case.tenant, verb=Verb.DISCARD)
+    plan = BulkPlan(hash=case.name, command=command, count=1, groups=[])
     who = WHY | {"requested_by": "the admin", "person": _person(case, Role.ADMIN)}
-    start = BulkStart(request_id=case.name, order=order, plan_hash=plan.hash, **who)
+    start = BulkStart(request_id=case.name, command=command, plan_hash=plan.hash, **who)
     await ask_plan_approval(pool, start, plan.model_dump(mode="json"))
     return plan.hash
 
@@ -215,8 +215,8 @@ async def _ended_bulk(admin: httpx.AsyncClient, case: Case) -> str:
     await case.park("second")
     wish = {"verb": "discard", "selection": {"letters": [case.letter("second").workflow_id]}}
     planned = (await admin.post("/api/v1/bulk/plan", json=wish)).json()
-    order = WHY | {"order": planned["order"], "plan_hash": planned["hash"]}
-    bulk_id: str = (await admin.post("/api/v1/bulk", json=order)).json()["bulk_id"]
+    command = WHY | {"command": planned["command"], "plan_hash": planned["hash"]}
+    bulk_id: str = (await admin.post("/api/v1/bulk", json=command)).json()["bulk_id"]
     await case.temporal.get_workflow_handle(bulk_id).result()
     case.run_id = ended
     return bulk_id

@@ -19,7 +19,7 @@ SECRET = b"of nobody knows whom"
 HTML = {"accept": "text/html"}
 
 
-def order(**changes: Any) -> dict[str, Any]:
+def command(**changes: Any) -> dict[str, Any]:
     return {"reason": "a test", "request_id": uuid.uuid4().hex} | changes
 
 
@@ -36,7 +36,7 @@ async def test_only_owners_see_dead_events_in_quarantine(
     assert (await admin.get(f"{API}/dead-events", params={"stream": stream})).json()["dead_events"] == []
     assert (await admin.get(f"{API}/dead-events/{dead_id}")).status_code == 404
     for verb in ("replay", "discard"):
-        answer = await admin.post(f"{API}/dead-events/{dead_id}/{verb}", json=order())
+        answer = await admin.post(f"{API}/dead-events/{dead_id}/{verb}", json=command())
         assert answer.status_code == 404
     asked = await admin.get(f"{API}/dead-events", params={"quarantined": True})
     assert (asked.status_code, asked.json()["code"]) == (403, "owners_only")
@@ -50,19 +50,19 @@ async def test_owner_names_the_tenant_of_a_dead_event_and_replays_it(
     """Without a tenant the replay is refused; with one the event is that tenant's, which sees it from then on."""
     dead_id = await bury(pool, QUARANTINE, event_body(uuid.uuid4().hex))
     path = f"{API}/dead-events/{dead_id}/replay"
-    refused = await owner.post(path, json=order())
+    refused = await owner.post(path, json=command())
     assert refused.status_code == 400
     assert "assign_to" in refused.json()["detail"]
     for wrong in ("No Name", QUARANTINE, "*"):
-        assert (await owner.post(path, json=order(assign_to=wrong))).status_code == 422
-    wanted = order(assign_to=tenant)
+        assert (await owner.post(path, json=command(assign_to=wrong))).status_code == 422
+    wanted = command(assign_to=tenant)
     done = await owner.post(path, json=wanted)
     assert (done.status_code, done.json()["status"]) == (202, "replayed")
     assert (await owner.post(path, json=wanted)).json() == done.json()
     seen = (await admin.get(f"{API}/dead-events/{dead_id}")).json()
     assert (seen["tenant"], seen["status"]) == (tenant, "replayed")
     assert "assigned" in [line["action"] for line in seen["audit"]]
-    other = await owner.post(path, json=order(assign_to="another"))
+    other = await owner.post(path, json=command(assign_to="another"))
     assert other.status_code == 400
     assert "stays there" in other.json()["detail"]
 
@@ -70,8 +70,8 @@ async def test_owner_names_the_tenant_of_a_dead_event_and_replays_it(
 async def test_owner_discards_a_dead_event_in_quarantine(owner: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
     """What is nobody's can be given up, and then not be assigned any more."""
     dead_id = await bury(pool, QUARANTINE, SECRET)
-    assert (await owner.post(f"{API}/dead-events/{dead_id}/discard", json=order())).status_code == 202
-    late = await owner.post(f"{API}/dead-events/{dead_id}/replay", json=order(assign_to=tenant))
+    assert (await owner.post(f"{API}/dead-events/{dead_id}/discard", json=command())).status_code == 202
+    late = await owner.post(f"{API}/dead-events/{dead_id}/replay", json=command(assign_to=tenant))
     assert late.status_code == 409
     record = await get_dead_event(pool, None, dead_id)
     assert record
@@ -88,13 +88,13 @@ async def test_dead_messages_have_the_same_quarantine(
     assert (await admin.get(f"{API}/dead-messages", params={"quarantined": True})).status_code == 403
     assert (await owner.get(path)).json()["tenant"] == QUARANTINE
     assert (await owner.get(path, params={"quarantined": True})).status_code == 200
-    assert (await owner.post(f"{path}/replay", json=order())).status_code == 400
-    done = await owner.post(f"{path}/replay", json=order(assign_to=tenant))
+    assert (await owner.post(f"{path}/replay", json=command())).status_code == 400
+    done = await owner.post(f"{path}/replay", json=command(assign_to=tenant))
     assert (done.status_code, done.json()["status"]) == (202, "replaying")
     assert (await admin.get(path)).json()["tenant"] == tenant
     twin = await give_up(pool, QUARANTINE, message_id=uuid.UUID(message))
     again = await owner.post(
-        f"{API}/dead-messages/{twin}/replay", json=order(assign_to=tenant), params={"quarantined": True}
+        f"{API}/dead-messages/{twin}/replay", json=command(assign_to=tenant), params={"quarantined": True}
     )
     assert again.status_code == 400
     assert "has the same message" in again.json()["detail"]
@@ -105,7 +105,7 @@ async def test_message_of_which_the_beginning_is_kept_is_not_replayed(
 ) -> None:
     """Half a message is not sent again: the refusal says how large it was."""
     message = await give_up(pool, tenant, kind=MessageKind.MALFORMED, full_size=50_000_000)
-    answer = await owner.post(f"{API}/dead-messages/{message}/replay", json=order())
+    answer = await owner.post(f"{API}/dead-messages/{message}/replay", json=command())
     assert answer.status_code == 409
     assert "50000000 bytes" in answer.json()["detail"]
 

@@ -12,7 +12,7 @@ from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
 from redrive.store.access.tokens import (
     NewToken,
-    TokenWish,
+    TokenRequest,
     create_token,
     list_tokens,
     made_with,
@@ -84,10 +84,10 @@ async def test_the_page_says_what_is_revoked_with_a_token(
 
 async def test_no_token_is_made_with_one_that_is_being_revoked(access: Pool, tenant: str) -> None:
     """However they meet: what a token has made is revoked with it, or is never made."""
-    wish = TokenWish(name="n", role=Role.ADMIN, tenant=tenant, created_by="t", person="p", lasts=timedelta(hours=1))
+    wish = TokenRequest(name="n", role=Role.ADMIN, tenant=tenant, created_by="t", person="p", lasts=timedelta(hours=1))
     for _ in range(5):
         root = await create_token(access, wish)
-        child = TokenWish(**{**vars(wish), "made_with": root.id})
+        child = TokenRequest(**{**vars(wish), "made_with": root.id})
         made = asyncio.gather(*(create_token(access, child) for _ in range(6)), return_exceptions=True)
         await asyncio.sleep(0)
         await revoke_token(access, tenant, root.id, "the tests")

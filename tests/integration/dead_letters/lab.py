@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, RunStatus, Terminal, Transient
 from redrive.contracts import RunView
-from redrive.dead_letters import ORDERS, Answer, LetterId, LetterStatus, Verb
+from redrive.dead_letters import COMMANDS, Answer, LetterId, LetterStatus, Verb
 from tests.conftest import eventually
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
@@ -168,10 +168,10 @@ class Case:
         """Let steps work again; all when none is named."""
         self.service.broken -= set(steps or self.service.broken)
 
-    async def order(self, verb: Verb, step: str = "second", **fields: Any) -> Answer:
-        """Give an order to a dead letter, as operators do."""
-        order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
-        return await self.redrive.dead_letters.order(self.letter(step), order)
+    async def command(self, verb: Verb, step: str = "second", **fields: Any) -> Answer:
+        """Give a command to a dead letter, as operators do."""
+        command: Any = COMMANDS.validate_python(wording(verb=verb, **fields))
+        return await self.redrive.dead_letters.send(self.letter(step), command)
 
     async def view(self) -> RunView:
         """Return the run as an operator sees it."""
@@ -218,7 +218,7 @@ class Case:
         )
 
     async def audited(self, request_id: str, *, action: str) -> dict[str, Any]:
-        """Wait for the audit row of an order."""
+        """Wait for the audit row of a command."""
 
         async def found() -> dict[str, Any] | None:
             rows = [row for row in await self.audit() if row["request_id"] == request_id and row["action"] == action]
@@ -227,7 +227,7 @@ class Case:
         return await eventually(found, within=self.patience)
 
     async def refusals(self, count: int) -> list[dict[str, Any]]:
-        """Wait until so many orders were refused, and return their audit rows."""
+        """Wait until so many commands were refused, and return their audit rows."""
 
         async def found() -> list[dict[str, Any]] | None:
             rows = [row for row in await self.audit() if row["action"] == "refused"]
@@ -238,7 +238,7 @@ class Case:
     async def works_still(self) -> None:
         """Mend everything, replay the parked step, and see the run end: nothing is stuck."""
         self.mend()
-        answer = await self.order(Verb.REPLAY)
+        answer = await self.command(Verb.REPLAY)
         assert answer.accepted, answer
         async with asyncio.timeout(20):
             result = await self.redrive.result(self.run_id)
@@ -259,7 +259,7 @@ def _parsed(name: str, value: object) -> object:
 
 
 def wording(**fields: Any) -> dict[str, Any]:
-    """Return the fields that every order has, and those given."""
+    """Return the fields that every command has, and those given."""
     return {"request_id": uuid.uuid4().hex, "requested_by": "ada", "reason": "it is mended"} | fields
 
 

@@ -46,7 +46,7 @@ async def test_alert_is_signed(worker: WorkerFactory, registry: Registry) -> Non
                 return bool(sink.received)
 
             await eventually(told)
-            await case.order(Verb.DISCARD)
+            await case.command(Verb.DISCARD)
     request = sink.received[0]
     signed = request.headers["x-redrive-timestamp"].encode() + b"." + request.body
     expected = hmac.new(b"shared", signed, hashlib.sha256).hexdigest()
@@ -69,7 +69,7 @@ async def test_runs_that_fail_alike_are_one_alert(worker: WorkerFactory, registr
             for case in cases:
                 case.tenant = first.tenant
             await asyncio.gather(*(case.park("second") for case in cases))
-            await asyncio.gather(*(case.order(Verb.DISCARD) for case in cases))
+            await asyncio.gather(*(case.command(Verb.DISCARD) for case in cases))
 
             async def all_told() -> bool:
                 told: list[int] = [json.loads(request.body)["count"] for request in sink.received]
@@ -100,7 +100,7 @@ async def test_count_is_told_once_whoever_asks_again(temporal: Client, settings:
         planned = await temporal.get_workflow_handle(follow_up.workflow_id).describe()
         assert planned.raw_description.workflow_execution_info.execution_time.ToDatetime(UTC) > datetime.now(UTC)
         await temporal.get_workflow_handle(follow_up.workflow_id).terminate()
-        assert [await follow_ups.take_held_back(follow_up) for _ in range(2)] == [299, 299]
+        assert [await follow_ups.take_suppressed(follow_up) for _ in range(2)] == [299, 299]
         connection = await asyncpg.connect(owner_database_url(settings))
         await connection.execute(
             "UPDATE redrive.alerts SET sent_at = sent_at - interval '11 minutes' WHERE tenant = $1", tenant
@@ -139,7 +139,7 @@ async def test_alert_outlives_its_letter(worker: WorkerFactory, registry: Regist
     register(registry)
     async with Sink(status=503) as sink, worker(alerts=AlertSettings(webhook_url=sink.url)) as running:
         case = await case_of(running).park("second")
-        await case.order(Verb.DISCARD)
+        await case.command(Verb.DISCARD)
         await case.until_letter("second", LetterStatus.DISCARDED)
         refused = len(sink.received)
 
@@ -152,7 +152,7 @@ async def test_alert_outlives_its_letter(worker: WorkerFactory, registry: Regist
 
 
 async def test_dead_webhook_holds_up_nothing(worker: WorkerFactory, registry: Registry) -> None:
-    """The record is written and orders are carried out while alerts fail."""
+    """The record is written and commands are carried out while alerts fail."""
     register(registry)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -164,7 +164,7 @@ async def test_dead_webhook_holds_up_nothing(worker: WorkerFactory, registry: Re
 
 
 async def test_webhook_that_never_answers_holds_up_nothing(worker: WorkerFactory, registry: Registry) -> None:
-    """An order is carried out while the alert still waits for its answer."""
+    """A command is carried out while the alert still waits for its answer."""
     register(registry)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -173,5 +173,5 @@ async def test_webhook_that_never_answers_holds_up_nothing(worker: WorkerFactory
         async with worker(alerts=AlertSettings(webhook_url=url), shutdown_grace=timedelta(milliseconds=100)) as running:
             case = await case_of(running).park("second")
             case.mend()
-            assert (await case.order(Verb.REPLAY)).accepted
+            assert (await case.command(Verb.REPLAY)).accepted
             assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS

@@ -47,6 +47,6 @@ async def test_temporal_workflow_update_answers(case: Case, stack: StackInfo) ->
     """An update prints the answer."""
     await case.park("second")
     target = ("--workflow-id", case.letter("second").workflow_id, "--name", "replay")
-    order = json.dumps(wording(from_step="nowhere"))
-    output = await temporal(stack, "workflow", "update", "execute", *target, "--input", order)
+    command = json.dumps(wording(from_step="nowhere"))
+    output = await temporal(stack, "workflow", "update", "execute", *target, "--input", command)
     assert "not one of the steps" in output

@@ -18,7 +18,7 @@ async def test_edit_changes_the_input_of_the_replayed_step(case: Case) -> None:
     """The patch is merged into the step's input, nested parts included; other steps keep theirs."""
     await case.park("second", note="old", place={"city": "Paris", "street": "rue A"})
     case.mend()
-    answer = await case.order(Verb.REPLAY, input_patch={"n": 40, "place": {"city": "Rome"}})
+    answer = await case.command(Verb.REPLAY, input_patch={"n": 40, "place": {"city": "Rome"}})
     assert answer.accepted, answer
     await case.redrive.result(case.run_id)
     given = await last_input(case, "second")
@@ -31,12 +31,12 @@ async def test_edit_changes_the_input_of_the_replayed_step(case: Case) -> None:
 async def test_null_in_an_edit_removes_the_field(case: Case) -> None:
     """As RFC 7386 says, in nested objects too; a later edit goes on from there."""
     await case.park("second", note="old", place={"city": "Paris", "street": "rue A"})
-    assert (await case.order(Verb.REPLAY, input_patch={"note": None, "place": {"street": None}})).accepted
+    assert (await case.command(Verb.REPLAY, input_patch={"note": None, "place": {"street": None}})).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
     given = await last_input(case, "second")
     assert (given.note, given.place) == (None, Place(city="Paris"))
     case.mend()
-    assert (await case.order(Verb.REPLAY, input_patch={"n": 9})).accepted
+    assert (await case.command(Verb.REPLAY, input_patch={"n": 9})).accepted
     await case.redrive.result(case.run_id)
     given = await last_input(case, "second")
     assert (given.note, given.place, given.n) == (None, Place(city="Paris"), 9)
@@ -45,10 +45,10 @@ async def test_null_in_an_edit_removes_the_field(case: Case) -> None:
 async def test_second_edit_is_checked_on_top_of_the_first(case: Case) -> None:
     """What is validated is what would run."""
     await case.park("second")
-    assert (await case.order(Verb.REPLAY, input_patch={"place": {"city": "Rome"}})).accepted
+    assert (await case.command(Verb.REPLAY, input_patch={"place": {"city": "Rome"}})).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
     case.mend()
-    answer = await case.order(Verb.REPLAY, input_patch={"place": {"street": "via B"}})
+    answer = await case.command(Verb.REPLAY, input_patch={"place": {"street": "via B"}})
     assert answer.accepted, answer
     await case.redrive.result(case.run_id)
     assert (await last_input(case, "second")).place == Place(city="Rome", street="via B")
@@ -69,7 +69,7 @@ async def test_second_edit_is_checked_on_top_of_the_first(case: Case) -> None:
 async def test_edit_that_does_not_fit_is_refused(case: Case, patch: dict[str, object], expected: str) -> None:
     """The answer names the field, the audit log has it, nothing runs and nothing is left behind of the edit."""
     await case.park("second")
-    answer = await case.order(Verb.REPLAY, input_patch=patch)
+    answer = await case.command(Verb.REPLAY, input_patch=patch)
     assert not answer.accepted
     assert expected in answer.message
     row = await case.audited(answer.request_id, action="refused")
@@ -84,9 +84,9 @@ async def test_edits_together_have_a_limit(case: Case) -> None:
     await case.park("second")
     absent = {f"no-such-field-{number:05d}": None for number in range(38_000)}
     patch = {"place": {"city": "Rome"} | absent}
-    assert (await case.order(Verb.REPLAY, input_patch=patch)).accepted
+    assert (await case.command(Verb.REPLAY, input_patch=patch)).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    answer = await case.order(Verb.REPLAY, input_patch=patch)
+    answer = await case.command(Verb.REPLAY, input_patch=patch)
     assert not answer.accepted
     assert "payload, outputs and edits together" in answer.message
     await case.works_still()
@@ -95,7 +95,7 @@ async def test_edits_together_have_a_limit(case: Case) -> None:
 async def test_resolve_goes_on_with_the_given_output(case: Case) -> None:
     """Later steps read it as if the step had returned it; the step is not called again."""
     await case.park("second")
-    answer = await case.order(Verb.RESOLVE, output={"step": "by hand", "n": 77})
+    answer = await case.command(Verb.RESOLVE, output={"step": "by hand", "n": 77})
     assert answer.accepted, answer
     assert answer.status is LetterStatus.RESOLVED
     result = await case.redrive.result(case.run_id)
@@ -116,7 +116,7 @@ async def test_resolve_goes_on_with_the_given_output(case: Case) -> None:
 async def test_resolve_of_the_last_step_is_the_runs_output(case: Case) -> None:
     """The run returns it, with the model's defaults, as the module would have returned it."""
     await case.park("third")
-    assert (await case.order(Verb.RESOLVE, "third", output={"step": "x", "n": 5})).accepted
+    assert (await case.command(Verb.RESOLVE, "third", output={"step": "x", "n": 5})).accepted
     assert (await case.redrive.result(case.run_id)).output == {"step": "x", "n": 5, "extra": "default"}
 
 
@@ -131,7 +131,7 @@ async def test_resolve_of_the_last_step_is_the_runs_output(case: Case) -> None:
 async def test_output_that_does_not_fit_is_refused(case: Case, output: dict[str, object], expected: str) -> None:
     """The answer names the field and the letter stays open."""
     await case.park("second")
-    answer = await case.order(Verb.RESOLVE, output=output)
+    answer = await case.command(Verb.RESOLVE, output=output)
     assert not answer.accepted
     assert expected in answer.message
     assert await case.audited(answer.request_id, action="refused")
@@ -142,7 +142,7 @@ async def test_output_that_does_not_fit_is_refused(case: Case, output: dict[str,
 async def test_discard_ends_the_run_with_who_and_why(case: Case) -> None:
     """The run is FAILED, later steps are skipped, and the error says who gave up and why."""
     await case.park("second")
-    answer = await case.order(Verb.DISCARD, reason="the customer left")
+    answer = await case.command(Verb.DISCARD, reason="the customer left")
     assert answer.accepted
     assert answer.status is LetterStatus.DISCARDED
     with pytest.raises(RunFailed, match="discarded by ada: the customer left"):
@@ -155,7 +155,7 @@ async def test_discard_ends_the_run_with_who_and_why(case: Case) -> None:
 
 
 async def test_cancel_of_a_parked_run_closes_its_letter(case: Case) -> None:
-    """Nothing is left to order."""
+    """Nothing is left to command."""
     await case.park("second")
     await case.redrive.cancel(case.run_id, reason="not needed")
     await case.until(RunStatus.CANCELED)

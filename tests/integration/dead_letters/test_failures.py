@@ -134,7 +134,7 @@ async def test_worker_killed_between_exhaustion_and_record_loses_nothing(scene: 
     assert await scene.actions() == ["dead_lettered"]
 
 
-async def test_worker_killed_between_order_and_outcome_replays_once(scene: Scene) -> None:
+async def test_worker_killed_between_command_and_outcome_replays_once(scene: Scene) -> None:
     """The next worker takes the replay to its end; the record learns of it."""
     scene.fail("terminal")
     await scene.start()
@@ -151,7 +151,7 @@ async def test_worker_killed_between_order_and_outcome_replays_once(scene: Scene
     assert await scene.actions() == ["dead_lettered", "replay_requested", "replay_outcome"]
 
 
-async def test_order_given_while_postgres_is_away_is_carried_out_later(scene: Scene) -> None:
+async def test_command_given_while_postgres_is_away_is_carried_out_later(scene: Scene) -> None:
     """The signal waits in the letter's inbox."""
     scene.fail("terminal")
     await scene.start()

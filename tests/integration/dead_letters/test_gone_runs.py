@@ -9,9 +9,9 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive import Registry, RunStatus
-from redrive.activities.command_checks import OrderChecks, Verdict
-from redrive.activities.commands import OrderActivities
-from redrive.dead_letters import ORDERS, LetterStatus, OrderRequest, Verb
+from redrive.activities.command_checks import CheckedCommand, CommandChecks
+from redrive.activities.commands import CommandActivities
+from redrive.dead_letters import COMMANDS, CommandRequest, LetterStatus, Verb
 from redrive.keys import run_id_for_key
 from redrive.metrics import Metrics
 from redrive.postgres.database import Database
@@ -41,9 +41,9 @@ async def test_replay_of_a_terminated_run_says_so(case: Case) -> None:
     """The record stays pending, marked as orphaned."""
     await case.park("second")
     await case.run.terminate()
-    orders: list[tuple[Verb, dict[str, Any]]] = [(Verb.REPLAY, {}), (Verb.RESOLVE, {"output": {"step": "x", "n": 1}})]
-    for verb, fields in orders:
-        answer = await case.order(verb, **fields)
+    commands: list[tuple[Verb, dict[str, Any]]] = [(Verb.REPLAY, {}), (Verb.RESOLVE, {"output": {"step": "x", "n": 1}})]
+    for verb, fields in commands:
+        answer = await case.command(verb, **fields)
         assert not answer.accepted
         assert answer.orphaned
         assert "restart" in answer.message
@@ -58,7 +58,7 @@ async def test_restart_takes_the_place_of_a_terminated_run(case: Case) -> None:
     await case.park("second", key="invoice:1")
     await case.run.terminate()
     case.mend()
-    answer = await case.order(Verb.RESTART)
+    answer = await case.command(Verb.RESTART)
     assert answer.accepted, answer
     assert answer.status is LetterStatus.RESOLVED
     anew = run_id_for_key(case.tenant, "invoice:1", 1)
@@ -75,7 +75,7 @@ async def test_restarts_at_once_start_one_run(case: Case) -> None:
     await case.park("second")
     await case.run.terminate()
     case.mend()
-    answers = await asyncio.gather(*(case.order(Verb.RESTART) for _ in range(5)))
+    answers = await asyncio.gather(*(case.command(Verb.RESTART) for _ in range(5)))
     assert [answer.accepted for answer in answers].count(True) == 1
     await case.redrive.result(run_id_for_key(case.tenant, case.run_id, 1))
     assert case.service.called == ["first", "second", "second", "third"]
@@ -85,7 +85,7 @@ async def test_restarted_run_that_fails_again_has_a_letter_of_its_own(case: Case
     """It is another run: its letter is another one, too."""
     await case.park("second", key="invoice:2")
     await case.run.terminate()
-    await case.order(Verb.RESTART)
+    await case.command(Verb.RESTART)
     gone, case.run_id = case.run_id, run_id_for_key(case.tenant, "invoice:2", 1)
     record = await case.until_letter("second", LetterStatus.PENDING)
     assert record["run_id"] != gone
@@ -95,7 +95,7 @@ async def test_restarted_run_that_fails_again_has_a_letter_of_its_own(case: Case
 async def test_restart_of_an_open_run_is_refused(case: Case) -> None:
     """It can be replayed."""
     await case.park("second")
-    answer = await case.order(Verb.RESTART)
+    answer = await case.command(Verb.RESTART)
     assert not answer.accepted
     assert "replay" in answer.message
     await case.works_still()
@@ -106,14 +106,14 @@ async def test_vanished_run_cannot_be_restarted_but_its_letter_closed(case: Case
     await case.park("second")
     await vanish(case)
     for verb in (Verb.REPLAY, Verb.RESTART):
-        answer = await case.order(verb)
+        answer = await case.command(verb)
         assert not answer.accepted
         assert answer.orphaned
         assert "history" in answer.message
     record = await case.record()
     assert record
     assert (record["status"], record["orphaned"]) == ("pending", True)
-    assert (await case.order(Verb.DISCARD)).accepted
+    assert (await case.command(Verb.DISCARD)).accepted
     await case.until_letter("second", LetterStatus.DISCARDED)
 
 
@@ -122,39 +122,39 @@ async def test_blocked_letter_of_a_terminated_run_can_be_closed(case: Case) -> N
     await case.park("third")
     case.mend()
     case.service.broken.add("first")
-    await case.order(Verb.REPLAY, "third", from_step="first")
+    await case.command(Verb.REPLAY, "third", from_step="first")
     await case.until_letter("first", LetterStatus.PENDING, cycle=2)
     await case.until_letter("third", LetterStatus.PENDING)
     await case.run.terminate()
     case.mend()
-    assert (await case.order(Verb.RESTART, "first")).accepted
-    answer = await case.order(Verb.DISCARD, "third")
+    assert (await case.command(Verb.RESTART, "first")).accepted
+    answer = await case.command(Verb.DISCARD, "third")
     assert answer.accepted, answer
     await case.until_letter("third", LetterStatus.DISCARDED)
 
 
-class _Late(OrderChecks):
-    """The check of an order whose run ends right after it."""
+class _Late(CommandChecks):
+    """The check of a command whose run ends right after it."""
 
-    async def check(self, request: OrderRequest) -> Verdict:
-        return Verdict(message="the run goes on")
+    async def check(self, request: CommandRequest) -> CheckedCommand:
+        return CheckedCommand(message="the run goes on")
 
 
 @pytest.mark.parametrize("verb", [Verb.REPLAY, Verb.RESOLVE])
-async def test_run_that_ends_between_check_and_order_leaves_the_letter_open(case: Case, verb: Verb) -> None:
+async def test_run_that_ends_between_check_and_command_leaves_the_letter_open(case: Case, verb: Verb) -> None:
     """Nobody carries it out: the record is pending and orphaned, after a resolve, too, and the audit log says why."""
     await case.park("second")
     await case.run.terminate()
     registry = Registry()
     async with Database(case.database_url) as database:
         checks = _Late(case.temporal, registry, Redactor(), task_queue=case.task_queue)
-        activities = OrderActivities(case.temporal, database, checks, Redactor(), Metrics())
+        activities = CommandActivities(case.temporal, database, checks, Redactor(), Metrics())
         fields = {"output": {"step": "x", "n": 1}} if verb is Verb.RESOLVE else {}
-        order: Any = ORDERS.validate_python(wording(verb=verb, **fields))
-        request = OrderRequest(
-            letter=case.letter("second"), order=order, refusal=None, status=LetterStatus.PENDING, cycle=1
+        command: Any = COMMANDS.validate_python(wording(verb=verb, **fields))
+        request = CommandRequest(
+            letter=case.letter("second"), command=command, refusal=None, status=LetterStatus.PENDING, cycle=1
         )
-        recorded = await activities.record_order(request)
+        recorded = await activities.record_command(request)
     assert (recorded.under_way, recorded.orphaned) == (False, True)
     record = await case.record() or {}
     assert (record["status"], record["orphaned"], record["resolution"]) == ("pending", True, None)

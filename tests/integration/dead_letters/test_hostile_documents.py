@@ -11,7 +11,7 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
 from redrive.contracts import ELEMENT_LIMIT, MIB
-from redrive.dead_letters import LetterStatus, OwnerSignal, Verb
+from redrive.dead_letters import LetterStatus, RunSignal, Verb
 from tests.hostile.documents import around, corpus
 from tests.integration.dead_letters.lab import Case, stuck, wording
 
@@ -61,7 +61,7 @@ async def test_a_hostile_edit_does_not_hold_up_a_workflow(case: Case, what: str)
     await letter.signal(Verb.REPLAY, argument(HOSTILE[what]))
     # Of a cycle that never was: it is read, and ignored.
     late = around("order", edit_of(HOSTILE[what], verb=Verb.REPLAY), step="second", cycle=99)
-    await run.signal(OwnerSignal.ORDER, argument(late))
+    await run.signal(RunSignal.COMMAND, argument(late))
     answer = await letter.execute_update(Verb.REPLAY, argument(edit_of(HOSTILE[what])), result_type=dict)
     assert not answer["accepted"]
     assert len(answer["message"]) <= 1024

@@ -12,13 +12,13 @@ async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> N
     await case.park("second")
     letter = case.letter_workflow("second")
     began = (await letter.describe()).run_id
-    refused = await case.order(Verb.REPLAY, request_id="before", from_step="nowhere")
+    refused = await case.command(Verb.REPLAY, request_id="before", from_step="nowhere")
     heavy = wording(reason="x" * 900_000)
     for batch in range(6):
         _, _, *answers = await asyncio.gather(
             letter.signal(Verb.REPLAY, heavy),
             letter.signal(Verb.REPLAY, wording(request_id=f"signal-{batch}", from_step="nowhere")),
-            *(case.order(Verb.REPLAY, request_id=f"{batch}-{number}", from_step="nowhere") for number in range(3)),
+            *(case.command(Verb.REPLAY, request_id=f"{batch}-{number}", from_step="nowhere") for number in range(3)),
         )
         assert not any(isinstance(answer, Answer) and answer.accepted for answer in answers)
 
@@ -31,7 +31,7 @@ async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> N
     expected |= {f"{batch}-{number}" for batch in range(6) for number in range(3)}
     assert {row["request_id"] for row in rows if row["actor"] == "ada"} == expected
     assert len(rows) == 1 + 6 * 5
-    assert await case.order(Verb.REPLAY, request_id="before") == refused
+    assert await case.command(Verb.REPLAY, request_id="before") == refused
     assert (await case.record() or {})["status"] == LetterStatus.PENDING
     await case.works_still()
     await case.until_letter("second", LetterStatus.REPLAYED)

@@ -1,4 +1,4 @@
-"""The rows of runs that were parked: what lists show follows each order to its end."""
+"""The rows of runs that were parked: what lists show follows each command to its end."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ async def test_row_of_a_partial_run_says_so(case: Case) -> None:
     """After a STEP_ONLY replay it is PARTIAL, after `continue` it ends."""
     await case.park("second")
     case.mend()
-    await case.order(Verb.REPLAY, mode=Mode.STEP_ONLY)
+    await case.command(Verb.REPLAY, mode=Mode.STEP_ONLY)
     row = await case.until_row(RunStatus.PARTIAL)
     assert row["closed_at"] is None
     await case.redrive.dead_letters.go_on(case.run_id, requested_by="ada", reason="go")
@@ -32,7 +32,7 @@ async def test_row_of_a_partial_run_says_so(case: Case) -> None:
 async def test_row_of_a_run_whose_last_step_was_resolved_has_ended(case: Case) -> None:
     """No step of it runs any more that could write it."""
     await case.park("third")
-    await case.order(Verb.RESOLVE, "third", output={"step": "by hand", "n": 1})
+    await case.command(Verb.RESOLVE, "third", output={"step": "by hand", "n": 1})
     row = await case.until_row(RunStatus.SUCCESS)
     assert row["closed_at"] is not None
     assert row["failed_step"] is None
@@ -43,10 +43,10 @@ async def test_row_of_a_discarded_run_stays_failed(case: Case) -> None:
     """Also when another of its letters is closed with it."""
     await case.park("third")
     case.service.broken.add("first")
-    await case.order(Verb.REPLAY, "third", from_step="first")
+    await case.command(Verb.REPLAY, "third", from_step="first")
     await case.until_letter("first", LetterStatus.PENDING)
     await case.until_letter("third", LetterStatus.PENDING)
-    assert (await case.order(Verb.DISCARD, "first")).accepted
+    assert (await case.command(Verb.DISCARD, "first")).accepted
     await case.until_letter("third", LetterStatus.DISCARDED)
     row = await case.until_row(RunStatus.FAILED)
     assert row["closed_at"] is not None

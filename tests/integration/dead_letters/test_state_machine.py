@@ -1,4 +1,4 @@
-"""Orders in any order and twice, to the run or to its letter, while workers are killed: against a small model."""
+"""Orders in any command and twice, to the run or to its letter, while workers are killed: against a small model."""
 
 import asyncio
 import os
@@ -155,8 +155,8 @@ class Orders(RuleBasedStateMachine):
 
     @precondition(lambda self: self.run_status is not RunStatus.DLQ_PENDING)
     @rule(verb=st.sampled_from([Verb.REPLAY, Verb.DISCARD, Verb.RESTART]))
-    def order_too_late(self, verb: Verb) -> None:
-        answer = self.background.run(self.case.order(verb))
+    def command_too_late(self, verb: Verb) -> None:
+        answer = self.background.run(self.case.command(verb))
         assert not answer.accepted
 
     @rule(fields=st.sampled_from([{"mode": "NONE"}, {"reason": 1}, {"surprise": True}]), to_run=st.booleans())
@@ -167,14 +167,14 @@ class Orders(RuleBasedStateMachine):
     @rule(fields=st.sampled_from([{"from_step": "third"}, {"input_patch": {"no": 1}}, {"policy": {"no": 1}}]))
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
     def unfit(self, fields: dict[str, Any]) -> None:
-        answer = self.background.run(self.case.order(Verb.REPLAY, **fields))
+        answer = self.background.run(self.case.command(Verb.REPLAY, **fields))
         assert not answer.accepted
 
     @precondition(lambda self: bool(self.answers))
     @rule(data=st.data(), verb=st.sampled_from([Verb.REPLAY, Verb.DISCARD]))
     def same_request_again(self, data: st.DataObject, verb: Verb) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.answers)))
-        answer = self.background.run(self.case.order(verb, request_id=request_id))
+        answer = self.background.run(self.case.command(verb, request_id=request_id))
         assert answer.accepted
 
     @rule()
@@ -190,7 +190,7 @@ class Orders(RuleBasedStateMachine):
                 self.tries_lost += 1
                 self.background.kill_worker()
         else:
-            answer = self.background.run(self.case.order(verb, **message))
+            answer = self.background.run(self.case.command(verb, **message))
             assert answer.accepted, answer
             self.answers[request_id] = answer
         action = {Verb.REPLAY: "replay_requested", Verb.RESOLVE: "resolved", Verb.DISCARD: "discarded"}[verb]

@@ -68,8 +68,8 @@ async def _failed(lab: EventLab) -> EventRow | None:
 
 async def _replay(lab: EventLab, temporal: Client, event: EventRow) -> None:
     replays = EventReplays(temporal, lab.settings.task_queue, lab.redrive, lab.database, lab.intake)
-    order = Replay(request_id=f"mended-{event.id}", requested_by="ada", reason="mended")
-    (answer,) = await replays.event(lab.tenant, event.id, [], order)
+    command = Replay(request_id=f"mended-{event.id}", requested_by="ada", reason="mended")
+    (answer,) = await replays.event(lab.tenant, event.id, [], command)
     assert answer.accepted, answer.message
     assert (await lab.redrive.result(event.run_id)).status is RunStatus.SUCCESS
     records = await lab.projections(event.id)

@@ -28,7 +28,7 @@ GROUP = "redrive"
 MOST = 500
 
 
-class Desk:
+class AppState:
     """The command, a stream of a file's own, and a folder of a test's own that the projectors write to."""
 
     def __init__(self, command: CommandLine, valkey: Valkey, stream: str, folder: Path) -> None:
@@ -130,30 +130,30 @@ async def bridge(command: CommandLine) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def desk(command: CommandLine, valkey: Valkey, tmp_path: Path) -> Desk:
-    return Desk(command, valkey, command.variables["REDRIVE_EVENTS_STREAM"], tmp_path)
+def app_state(command: CommandLine, valkey: Valkey, tmp_path: Path) -> AppState:
+    return AppState(command, valkey, command.variables["REDRIVE_EVENTS_STREAM"], tmp_path)
 
 
-async def test_killed_bridge_loses_nothing_and_projects_nothing_twice(desk: Desk, tmp_path: Path) -> None:
+async def test_killed_bridge_loses_nothing_and_projects_nothing_twice(app_state: AppState, tmp_path: Path) -> None:
     """Two bridges share events, each sent twice; one is killed while it holds some. All are projected once."""
-    victim = await _bridge(desk.command, tmp_path / "victim")
-    count = await _send_and_kill(desk, victim)
-    await eventually(desk.is_done, within=90)
-    await eventually(lambda: _projected(desk, count), within=90)
-    assert desk.lines("count-visits") == desk.lines("greet-visitor") == list(range(count))
-    document = await desk.events("list", "--tenant", desk.tenant, "--limit", "1000")
+    victim = await _bridge(app_state.command, tmp_path / "victim")
+    count = await _send_and_kill(app_state, victim)
+    await eventually(app_state.is_done, within=90)
+    await eventually(lambda: _projected(app_state, count), within=90)
+    assert app_state.lines("count-visits") == app_state.lines("greet-visitor") == list(range(count))
+    document = await app_state.events("list", "--tenant", app_state.tenant, "--limit", "1000")
     assert len(document["events"]) == count
 
 
-async def _send_and_kill(desk: Desk, victim: Process) -> int:
+async def _send_and_kill(app_state: AppState, victim: Process) -> int:
     """Send events, each twice, until the victim is caught with some that it holds; return how many were sent."""
     for n in range(MOST):
-        await desk.emit(f"visit:{n}", n=n)
-        await desk.emit(f"visit:{n}", n=n)
+        await app_state.emit(f"visit:{n}", n=n)
+        await app_state.emit(f"visit:{n}", n=n)
         if n % 10 == 9:
             # Stopped, it cannot let go of what it is seen to hold.
             victim.send_signal(signal.SIGSTOP)
-            if await desk.holds(victim.pid):
+            if await app_state.holds(victim.pid):
                 victim.send_signal(signal.SIGKILL)
                 await victim.communicate()
                 return n + 1
@@ -161,88 +161,92 @@ async def _send_and_kill(desk: Desk, victim: Process) -> int:
     pytest.fail(f"after {MOST} events the bridge was never seen to hold one")
 
 
-async def _projected(desk: Desk, count: int) -> bool:
-    return len(desk.lines("greet-visitor")) >= count
+async def _projected(app_state: AppState, count: int) -> bool:
+    return len(app_state.lines("greet-visitor")) >= count
 
 
-async def test_failed_projectors_are_replayed_by_the_replay_script(desk: Desk) -> None:
+async def test_failed_projectors_are_replayed_by_the_replay_script(app_state: AppState) -> None:
     """Break a service, see its projector fail; mend it, replay all that failed, see the projections; then one alone."""
-    (desk.folder / "count-visits.broken").touch()
+    (app_state.folder / "count-visits.broken").touch()
     for n in range(3):
-        await desk.emit(f"broken:{n}", n=n, password="hunter2")
-    failed = await eventually(lambda: _failed(desk, 3), within=90)
-    (desk.folder / "count-visits.broken").unlink()
-    answer = await desk.events("replay", "--status", "failed", "--tenant", desk.tenant, "--limit", "100", "--yes")
+        await app_state.emit(f"broken:{n}", n=n, password="hunter2")
+    failed = await eventually(lambda: _failed(app_state, 3), within=90)
+    (app_state.folder / "count-visits.broken").unlink()
+    answer = await app_state.events(
+        "replay", "--status", "failed", "--tenant", app_state.tenant, "--limit", "100", "--yes"
+    )
     assert (answer["accepted"], answer["refused"]) == (3, 0)
-    await eventually(lambda: _projected(desk, 3), within=90)
+    await eventually(lambda: _projected(app_state, 3), within=90)
     one = failed[0]
-    shown = await desk.command(
+    shown = await app_state.command(
         "events", "replay", "--event-id", one, "--projectors", "greet-visitor", "--reason", "again", "--yes", "--wait"
     )
     assert shown.code == 0, shown.err
     assert "greet-visitor" in shown.out
-    assert len(desk.lines("greet-visitor")) == 4
-    assert len(desk.lines("count-visits")) == 3
-    story = (await desk.command("events", "show", one)).out
+    assert len(app_state.lines("greet-visitor")) == 4
+    assert len(app_state.lines("count-visits")) == 3
+    story = (await app_state.command("events", "show", one)).out
     assert story.count("succeeded") == 2
     assert "hunter2" not in story
 
 
-async def _failed(desk: Desk, count: int) -> list[str] | None:
-    ids = await desk.failed()
+async def _failed(app_state: AppState, count: int) -> list[str] | None:
+    ids = await app_state.failed()
     return ids if len(ids) == count else None
 
 
-async def test_a_dead_message_is_replayed_by_the_replay_script(desk: Desk) -> None:
+async def test_a_dead_message_is_replayed_by_the_replay_script(app_state: AppState) -> None:
     """The id of a message of RabbitMQ goes through the same door: planned, ordered, and then due."""
     message = new_dead()
-    async with Database(desk.command.variables["DATABASE_URL"], max_size=1) as database:
-        async with transaction(await database.pool(), desk.tenant) as connection:
-            await put_dead(connection, desk.tenant, "retry.scheduled", [message])
-        chosen = ("replay", "--dlq", "--id", f"message-{message.message_id}", "--tenant", desk.tenant)
-        planned = await desk.events(*chosen, "--dry-run")
+    async with Database(app_state.command.variables["DATABASE_URL"], max_size=1) as database:
+        async with transaction(await database.pool(), app_state.tenant) as connection:
+            await put_dead(connection, app_state.tenant, "retry.scheduled", [message])
+        chosen = ("replay", "--dlq", "--id", f"message-{message.message_id}", "--tenant", app_state.tenant)
+        planned = await app_state.events(*chosen, "--dry-run")
         assert planned["would_replay"] == [f"message-{message.message_id}"]
-        assert await depth(await database.pool(), desk.tenant) == 0
-        answer = await desk.events(*chosen, "--yes")
+        assert await depth(await database.pool(), app_state.tenant) == 0
+        answer = await app_state.events(*chosen, "--yes")
         assert (answer["accepted"], answer["status"]) == (True, "replaying")
-        assert await depth(await database.pool(), desk.tenant) == 1
-    waits = await desk.command("events", *chosen, "--wait", "--yes")
+        assert await depth(await database.pool(), app_state.tenant) == 1
+    waits = await app_state.command("events", *chosen, "--wait", "--yes")
     assert waits.code == 2
     assert "no run to wait for" in waits.sentence
 
 
-async def test_dead_events_are_listed_shown_replayed_and_discarded(desk: Desk) -> None:
+async def test_dead_events_are_listed_shown_replayed_and_discarded(app_state: AppState) -> None:
     """What cannot become a run is there for the operator: why, the message, a replay that says no, and its end."""
-    lost = {"dedupeKey": "x", "type": "visit.lost", "source": "tests", "tenant": desk.tenant}
-    await desk.put(json.dumps(lost))
-    await eventually(desk.is_done, within=90)
-    document = await desk.events("dead", "--tenant", desk.tenant, "--status", "pending")
+    lost = {"dedupeKey": "x", "type": "visit.lost", "source": "tests", "tenant": app_state.tenant}
+    await app_state.put(json.dumps(lost))
+    await eventually(app_state.is_done, within=90)
+    document = await app_state.events("dead", "--tenant", app_state.tenant, "--status", "pending")
     (dead,) = document["dead_events"]
     assert dead["error_type"] == "UnknownPipeline"
-    refused = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--yes")
+    refused = await app_state.command("events", "replay", "--dlq", "--id", dead["id"], "--yes")
     assert refused.code == 1
     assert "visit-lost" in refused.sentence
-    shown = await desk.command("events", "show", dead["id"])
+    shown = await app_state.command("events", "show", dead["id"])
     assert "visit.lost" in shown.out
     assert "event_replay_requested" in shown.out
-    given_up = await desk.events("discard", dead["id"], "--reason", "a test", "--yes")
+    given_up = await app_state.events("discard", dead["id"], "--reason", "a test", "--yes")
     assert given_up["status"] == "discarded"
 
 
-async def test_owner_of_the_machine_takes_a_message_out_of_quarantine(desk: Desk) -> None:
+async def test_owner_of_the_machine_takes_a_message_out_of_quarantine(app_state: AppState) -> None:
     """A message that names no tenant is listed apart, left out of bulk replays, and replayed once it has a tenant."""
-    await desk.put(f"no JSON, of {desk.tenant}")
-    await eventually(desk.is_done, within=90)
-    document = await desk.events("dead", "--quarantined", "--stream", desk.stream, "--status", "pending")
+    await app_state.put(f"no JSON, of {app_state.tenant}")
+    await eventually(app_state.is_done, within=90)
+    document = await app_state.events("dead", "--quarantined", "--stream", app_state.stream, "--status", "pending")
     (dead,) = document["dead_events"]
     assert dead["tenant"] == "(quarantine)"
-    bulk = await desk.events("replay", "--dlq", "--status", "pending", "--dry-run")
+    bulk = await app_state.events("replay", "--dlq", "--status", "pending", "--dry-run")
     assert dead["id"] not in bulk["would_replay"]
-    unnamed = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--yes")
+    unnamed = await app_state.command("events", "replay", "--dlq", "--id", dead["id"], "--yes")
     assert (unnamed.code, "name the tenant whose it is" in unnamed.sentence) == (1, True)
-    wrong = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--assign-to", "No Name", "--yes")
+    wrong = await app_state.command("events", "replay", "--dlq", "--id", dead["id"], "--assign-to", "No Name", "--yes")
     assert "not a tenant's name" in wrong.sentence
-    still = await desk.command("events", "replay", "--dlq", "--id", dead["id"], "--assign-to", desk.tenant, "--yes")
+    still = await app_state.command(
+        "events", "replay", "--dlq", "--id", dead["id"], "--assign-to", app_state.tenant, "--yes"
+    )
     assert "not valid JSON" in still.sentence
-    mine = await desk.events("dead", "--tenant", desk.tenant)
+    mine = await app_state.events("dead", "--tenant", app_state.tenant)
     assert [row["id"] for row in mine["dead_events"]] == [dead["id"]]

@@ -67,7 +67,7 @@ async def test_a_failed_key_answers_with_its_error(
         parked = await row(pool, tenant, "k")
         letter = LetterId(tenant=tenant, run_id=first.run_id, step="dies")
         order = Discard(request_id=uuid.uuid4().hex, requested_by="ann", reason="account is gone")
-        await caller.dead_letters.order(letter, order)
+        await caller.dead_letters.send(letter, order)
 
         async def is_failed() -> KeyRecord | None:
             record = await row(pool, tenant, "k")

@@ -14,7 +14,7 @@ from redrive.contracts import KeyStatus, KeySweep, Workflow
 from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, KeyInUse
 from redrive.idempotency import postgres_claims as keys
-from redrive.idempotency.claims import ClaimRequest, Settlement, Verdict
+from redrive.idempotency.claims import ClaimRequest, ClaimResult, Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims, claim_key, settle_key
 from redrive.keys import run_id_for_key
 from redrive.postgres.connection import connect
@@ -128,7 +128,7 @@ async def test_one_of_many_claims_wins(pool: Pool, tenant: str) -> None:
     """The statement that claims tells its caller whether the key was free, and the others what is there."""
     wish = request(tenant, "k")
     verdicts = [(await claim_key(pool, wish, free_failed=False)).verdict for _ in range(3)]
-    assert verdicts == [Verdict.CLAIMED, Verdict.KNOWN, Verdict.KNOWN]
+    assert verdicts == [ClaimResult.CLAIMED, ClaimResult.KNOWN, ClaimResult.KNOWN]
 
 
 async def test_a_key_that_is_given_back_between_two_looks_is_claimed(
@@ -147,7 +147,7 @@ async def test_a_key_that_is_given_back_between_two_looks_is_claimed(
     monkeypatch.setattr(keys, "_take_new", look_and_lose_it)
     claim = await claim_key(pool, wish, free_failed=False)
     await claims.close()
-    assert claim.verdict is Verdict.CLAIMED
+    assert claim.verdict is ClaimResult.CLAIMED
     assert (await found(pool, tenant, "k")).run_id == wish.run_id
 
 

@@ -28,7 +28,7 @@ MALFORMED: Final[dict[str, list[RawValue]]] = {
     "a list": [of([{"tenant": "acme"}])],
     "an empty object": [of({})],
     "unknown fields": [of({"tenant": "acme", "surprise": True})],
-    "wrong types": [of({"tenant": 7, "letter": "x", "order": [], "alert": None, "pipeline": {}, "verb": 1})],
+    "wrong types": [of({"tenant": 7, "letter": "x", "command": [], "alert": None, "pipeline": {}, "verb": 1})],
     "extreme moments": [of({"tenant": "a", "verb": "discard", "selection": {"since": "0001-01-01T00:00:00+23:59"}})],
     "a shift without end": [of({"tenant": "acme", "shift": "P999999999D"})],
     "a shift below zero": [of({"tenant": "acme", "shift": -3})],

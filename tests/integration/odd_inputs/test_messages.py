@@ -1,4 +1,4 @@
-"""Whatever is signalled, updated or queried by hand, no workflow task fails, and the next good order still works."""
+"""Whatever is signalled, updated or queried by hand, no workflow task fails, and the next good command still works."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from redrive import Redrive, Registry, RunStatus
-from redrive.bulk import BulkControl, BulkOrder, BulkStart
+from redrive.bulk import BulkCommand, BulkControl, BulkStart
 from redrive.connection import connect_temporal
 from redrive.contracts import Query, Workflow
-from redrive.dead_letters import LetterId, LetterInput, LetterSignal, OwnerSignal, Verb
+from redrive.dead_letters import LetterId, LetterInput, LetterSignal, RunSignal, Verb
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
@@ -25,7 +25,7 @@ from tests.conftest import owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register
 from tests.integration.odd_inputs.documents import MALFORMED, of
 
-NAMES = [*Verb, *LetterSignal, *OwnerSignal, *BulkControl, "nonsense", "x" * 900]
+NAMES = [*Verb, *LetterSignal, *RunSignal, *BulkControl, "nonsense", "x" * 900]
 WHO = {"request_id": "r-1", "requested_by": "ada", "reason": "by hand"}
 CYCLE: dict[str, Any] = {
     "step": "second",
@@ -37,13 +37,13 @@ CYCLE: dict[str, Any] = {
 }
 
 
-def handed(**order: Any) -> list[RawValue]:
+def handed(**command: Any) -> list[RawValue]:
     """Return what only a dead letter hands to its run, made by hand."""
-    return [of({"step": "second", "cycle": 1, "order": WHO | order})]
+    return [of({"step": "second", "cycle": 1, "command": WHO | command})]
 
 
 # They fit their models; a run that carried them out would break.
-ORDERS = {
+COMMANDS = {
     "an unknown step": handed(verb="replay", from_step="no-such-step"),
     "a later step": handed(verb="replay", from_step="third"),
     "a policy that is none": handed(verb="replay", policy={"max_attempts": "many"}),
@@ -85,14 +85,14 @@ async def send_all(handle: WorkflowHandle[Any, Any], names: list[str]) -> None:
 async def test_no_signal_fails_a_task_of_a_parked_run(case: Case) -> None:
     """Malformed signals, and orders past the dead letter that the run cannot carry out, leave it parked and well."""
     await case.park("second")
-    await send_all(case.run, [OwnerSignal.ORDER, OwnerSignal.REPORT])
-    for arguments in ORDERS.values():
-        await case.run.signal(OwnerSignal.ORDER, args=arguments)
+    await send_all(case.run, [RunSignal.COMMAND, RunSignal.REPORT])
+    for arguments in COMMANDS.values():
+        await case.run.signal(RunSignal.COMMAND, args=arguments)
     for name in (Verb.REPLAY, Verb.CONTINUE, "nonsense"):
         await case.run.signal(name, args=MALFORMED["encrypted"])
         await case.run.signal(name, args=MALFORMED["two inputs, one encrypted"])
     case.mend()
-    assert (await case.order(Verb.REPLAY)).accepted
+    assert (await case.command(Verb.REPLAY)).accepted
     await case.until(RunStatus.SUCCESS)
     assert await failed_tasks(case.run) == []
     assert await failed_tasks(case.letter_workflow("second")) == []
@@ -108,7 +108,7 @@ async def test_no_signal_fails_a_task_of_a_dead_letter(case: Case) -> None:
     for at in ("2026-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"):
         await letter.signal(LetterSignal.EXHAUSTED, args=[of(long | fields | {"started_at": at, "at": at})])
     case.mend()
-    assert (await case.order(Verb.REPLAY)).accepted
+    assert (await case.command(Verb.REPLAY)).accepted
     await case.until(RunStatus.SUCCESS)
     assert await failed_tasks(letter) == []
 
@@ -145,8 +145,8 @@ def started_with(kind: Workflow) -> Any:
         case Workflow.DEAD_LETTER:
             return LetterInput(letter=LetterId(tenant="acme", run_id="no-such-run", step="second"))
         case Workflow.BULK_REPLAY:
-            order = BulkOrder(tenant="acme", verb=Verb.DISCARD)
-            return BulkStart(request_id="r", order=order, plan_hash="none", requested_by="ada", reason="by hand")
+            command = BulkCommand(tenant="acme", verb=Verb.DISCARD)
+            return BulkStart(request_id="r", command=command, plan_hash="none", requested_by="ada", reason="by hand")
         case _:
             return {"pipeline": "no-such-pipeline"}
 
@@ -181,6 +181,6 @@ async def test_no_query_fails_a_task(case: Case) -> None:
             with contextlib.suppress(WorkflowQueryFailedError, RPCError):
                 await case.run.query(name, args=arguments)
     case.mend()
-    assert (await case.order(Verb.REPLAY)).accepted
+    assert (await case.command(Verb.REPLAY)).accepted
     await case.until(RunStatus.SUCCESS)
     assert await failed_tasks(case.run) == []

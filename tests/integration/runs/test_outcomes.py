@@ -237,7 +237,7 @@ async def test_a_discarded_run_carries_its_cycle_in_the_failures_details(
     assert (cause.type, cause.non_retryable) == ("provider_4xx", True)
     cycle = FailedCycle.model_validate(cause.details[0])
     assert (cycle.step, cycle.cycle, cycle.category) == ("two", 1, Category.PROVIDER_4XX)
-    assert (cycle.error_type, cycle.message, cycle.generation) == ("Terminal", "the card is stolen", "build-7")
+    assert (cycle.error_type, cycle.message, cycle.build_id) == ("Terminal", "the card is stolen", "build-7")
     assert "in two" in cycle.stack
     assert [entry.attempt for entry in cycle.attempts] == [1]
 

@@ -15,7 +15,7 @@ from redrive import ModuleContext, Pipeline, Registry, RunStatus, Terminal, Tran
 from redrive.activities.keys import KeyActivities
 from redrive.connection import database_url
 from redrive.errors import Category
-from redrive.postgres.circuit_breaker import Patience
+from redrive.postgres.circuit_breaker import CircuitBreaker
 from redrive.postgres.database import Database
 from redrive.postgres.pool import open_pool
 from redrive.postgres.tenancy import Pool, reading
@@ -99,13 +99,13 @@ async def test_a_step_that_succeeds_at_once_asks_the_list_nothing(
 ) -> None:
     """The happy path pays nothing: no statement about retries is sent."""
     asked: list[object] = []
-    ask = Patience.ask
+    ask = CircuitBreaker.ask
 
-    async def counted(self: Patience, *given: Any) -> Any:
+    async def counted(self: CircuitBreaker, *given: Any) -> Any:
         asked.append(given)
         return await ask(self, *given)
 
-    monkeypatch.setattr(Patience, "ask", counted)
+    monkeypatch.setattr(CircuitBreaker, "ask", counted)
     add_good_pipeline(registry)
     add_patient(registry, 0.01)
     async with worker() as running:

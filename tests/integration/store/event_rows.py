@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from redrive.contracts import StepOrder, StepSnapshot
+from redrive.contracts import StepInput, StepSnapshot
 from redrive.dead_letters import Replay
 from redrive.errors import Category
 from redrive.events import Envelope
@@ -20,10 +20,10 @@ def envelope(key: str = "k", **payload: object) -> Envelope:
     return Envelope(dedupe_key=key, type="thing.happened", source="tests", payload=payload)
 
 
-def order_of(stored: Stored, step: str = "note") -> StepOrder:
+def order_of(stored: Stored, step: str = "note") -> StepInput:
     """Return the order of a projector's step."""
     event = stored.event
-    return StepOrder(
+    return StepInput(
         run_id=event.run_id,
         tenant=event.tenant,
         pipeline="thing-happened",

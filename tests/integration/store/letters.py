@@ -10,8 +10,8 @@ from redrive.dead_letters import (
     Discard,
     Ending,
     Exhausted,
+    LetterCommand,
     LetterId,
-    LetterOrder,
     Outcome,
     Replay,
     Resolve,
@@ -56,7 +56,7 @@ def exhausted(
             message=message,
             stack="Traceback: here",
             attempts=[attempt, attempt.model_copy(update={"attempt": 2, "at": at + timedelta(seconds=2)})],
-            generation="build-1",
+            build_id="build-1",
         ),
         payload=changes.pop("payload", {"n": 1}),
         config=STEP,
@@ -68,28 +68,28 @@ def exhausted(
 
 
 def replay(request_id: str = "r1", **changes: Any) -> Replay:
-    """Return an order to replay."""
+    """Return a command to replay."""
     return Replay(request_id=request_id, requested_by="alice", reason="fixed", **changes)
 
 
 def resolve(request_id: str = "r1") -> Resolve:
-    """Return an order to resolve."""
+    """Return a command to resolve."""
     return Resolve(request_id=request_id, requested_by="bob", reason="done by hand", output={})
 
 
 def discard(request_id: str = "r1") -> Discard:
-    """Return an order to discard."""
+    """Return a command to discard."""
     return Discard(request_id=request_id, requested_by="carol", reason="not needed")
 
 
-def yes(order: LetterOrder) -> Answer:
-    """Return the answer that accepts an order."""
-    return Answer(request_id=order.request_id, accepted=True, message="the run goes on", status=status_after(order))
+def yes(command: LetterCommand) -> Answer:
+    """Return the answer that accepts a command."""
+    return Answer(request_id=command.request_id, accepted=True, message="the run goes on", status=status_after(command))
 
 
-def no(order: LetterOrder, why: str = "not now") -> Answer:
-    """Return the answer that refuses an order."""
-    return Answer(request_id=order.request_id, accepted=False, message=why)
+def no(command: LetterCommand, why: str = "not now") -> Answer:
+    """Return the answer that refuses a command."""
+    return Answer(request_id=command.request_id, accepted=False, message=why)
 
 
 def outcome(ending: Ending, request_id: str | None = "r1", blocked_by: str | None = None) -> Outcome:

@@ -20,8 +20,8 @@ async def _fill(pool: Pool, tenant: str, rows: int = ROWS) -> LetterId:
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     for number in range(rows - 1):
-        order = replay(f"r{number}")
-        await dead_letters.put_refused(pool, letter, order, no(order))
+        command = replay(f"r{number}")
+        await dead_letters.put_refused(pool, letter, command, no(command))
     return letter
 
 

@@ -15,10 +15,10 @@ from redrive.dead_letters import (
     Answer,
     Continue,
     Ending,
+    LetterCommand,
     LetterId,
-    LetterOrder,
     LetterStatus,
-    MalformedOrder,
+    MalformedCommand,
     Mode,
     Verb,
 )
@@ -75,7 +75,7 @@ async def test_exhausted_step_becomes_a_whole_record(pool: Pool, tenant: str) ->
     )
     assert (record.attempt_count, len(record.attempts)) == (2, 2)
     assert (record.first_failed_at, record.last_failed_at) == (START, START + timedelta(seconds=2))
-    assert (record.idempotency_key, record.correlation_id, record.generation) == ("k-1", "c-1", "build-1")
+    assert (record.idempotency_key, record.correlation_id, record.build_id) == ("k-1", "c-1", "build-1")
     assert record.payload == {"n": 1}
     [entry] = record.failure_history
     assert (entry.cycle, entry.replayed_by, entry.mode, len(entry.attempts)) == (1, None, None, 2)
@@ -143,9 +143,9 @@ async def test_any_text_can_be_stored(pool: Pool, tenant: str, text: str) -> Non
     letter = new_letter(tenant)
     message = exhausted(letter, message=text or "x", payload={text: [text, float("nan"), float("inf")]})
     await dead_letters.record_exhausted(pool, message)
-    order = replay("r" + text.replace("\ud800", ""))  # a request id is checked where it comes in
-    await dead_letters.put_accepted(pool, letter, order, yes(order))
-    assert await dead_letters.first_answer(pool, letter, order.request_id) is not None
+    command = replay("r" + text.replace("\ud800", ""))  # a request id is checked where it comes in
+    await dead_letters.put_accepted(pool, letter, command, yes(command))
+    assert await dead_letters.first_answer(pool, letter, command.request_id) is not None
     shown = text.replace("\0", "\ufffd").replace("\ud800", "\ufffd\ufffd\ufffd")
     assert (await _record(pool, letter)).message == shown
 
@@ -160,16 +160,16 @@ async def test_a_letter_of_no_tenant_is_refused(pool: Pool, tenant_name: str) ->
         await dead_letters.load_state(pool, letter)
 
 
-async def test_accepted_order_gets_its_first_answer_for_ever(pool: Pool, tenant: str) -> None:
+async def test_accepted_command_gets_its_first_answer_for_ever(pool: Pool, tenant: str) -> None:
     """A try that arrives after the replay failed again does not start another one."""
-    letter, order = new_letter(tenant), replay()
+    letter, command = new_letter(tenant), replay()
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    first = await dead_letters.put_accepted(pool, letter, order, yes(order))
-    assert await dead_letters.put_accepted(pool, letter, order, yes(order)) == first
+    first = await dead_letters.put_accepted(pool, letter, command, yes(command))
+    assert await dead_letters.put_accepted(pool, letter, command, yes(command)) == first
     assert (await _record(pool, letter)).replay_count == 1
     await dead_letters.record_exhausted(pool, exhausted(letter, 2))
-    assert await dead_letters.put_accepted(pool, letter, order, no(order)) == first
-    assert await dead_letters.put_refused(pool, letter, order, no(order), orphaned=True) == first
+    assert await dead_letters.put_accepted(pool, letter, command, no(command)) == first
+    assert await dead_letters.put_refused(pool, letter, command, no(command), orphaned=True) == first
     record = await _record(pool, letter)
     assert (record.status, record.replay_count, record.orphaned) == (LetterStatus.PENDING, 1, False)
     assert [entry.action for entry in await _trail(pool, letter)] == [
@@ -179,7 +179,7 @@ async def test_accepted_order_gets_its_first_answer_for_ever(pool: Pool, tenant:
     ]
 
 
-async def test_accepted_order_is_under_way_until_its_outcome(pool: Pool, tenant: str) -> None:
+async def test_accepted_command_is_under_way_until_its_outcome(pool: Pool, tenant: str) -> None:
     """It has its answer for ever, but is handed to the run only while it is the last word."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
@@ -198,30 +198,30 @@ async def test_accepted_order_is_under_way_until_its_outcome(pool: Pool, tenant:
 
 
 async def test_continue_is_audited_once_whatever_its_id(pool: Pool, tenant: str) -> None:
-    """Also at once, with an id that another order had, and with one that Postgres could not store."""
+    """Also at once, with an id that another command had, and with one that Postgres could not store."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
     for request_id, accepted in (("r1", False), ("c1", True), ("c\0", True)):
-        order = Continue(request_id=request_id, requested_by="alice", reason="go on")
+        command = Continue(request_id=request_id, requested_by="alice", reason="go on")
         answer = Answer(request_id=request_id, accepted=accepted, message="")
-        await asyncio.gather(*(put_continue(pool, letter, order, answer) for _ in range(5)))
+        await asyncio.gather(*(put_continue(pool, letter, command, answer) for _ in range(5)))
     assert [entry.action for entry in await _trail(pool, letter)][2:] == ["continued", "continued"]
 
 
-async def test_refused_order_stays_refused(pool: Pool, tenant: str) -> None:
-    """Two tries of one order that saw different states have one answer: the first that was written."""
-    letter, order = new_letter(tenant), replay()
+async def test_refused_command_stays_refused(pool: Pool, tenant: str) -> None:
+    """Two tries of one command that saw different states have one answer: the first that was written."""
+    letter, command = new_letter(tenant), replay()
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    first = await dead_letters.put_refused(pool, letter, order, no(order))
-    assert await dead_letters.put_accepted(pool, letter, order, yes(order)) == first
+    first = await dead_letters.put_refused(pool, letter, command, no(command))
+    assert await dead_letters.put_accepted(pool, letter, command, yes(command)) == first
     assert (await _record(pool, letter)).status is LetterStatus.PENDING
-    assert await dead_letters.first_answer(pool, letter, order.request_id) == first
+    assert await dead_letters.first_answer(pool, letter, command.request_id) == first
     assert len(await _trail(pool, letter)) == 2
 
 
-async def test_order_that_comes_too_late_is_refused_and_audited(pool: Pool, tenant: str) -> None:
-    """The record has the last word: an order that the workflow accepted from an older state is refused."""
+async def test_command_that_comes_too_late_is_refused_and_audited(pool: Pool, tenant: str) -> None:
+    """The record has the last word: a command that the workflow accepted from an older state is refused."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, resolve("r1"), yes(resolve("r1")))
@@ -236,31 +236,31 @@ async def test_order_that_comes_too_late_is_refused_and_audited(pool: Pool, tena
 @pytest.mark.parametrize(
     ("order", "expected"), [(resolve(), ("resolved", "bob", "RUNNING")), (discard(), ("discarded", "carol", "FAILED"))]
 )
-async def test_closing_order_is_recorded_with_its_run(
-    pool: Pool, owner: Owner, tenant: str, order: LetterOrder, expected: tuple[str, str, str]
+async def test_closing_command_is_recorded_with_its_run(
+    pool: Pool, owner: Owner, tenant: str, command: LetterCommand, expected: tuple[str, str, str]
 ) -> None:
     """Who closed it is kept, and the list of runs follows."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     for _ in range(2):
-        await dead_letters.put_accepted(pool, letter, order, yes(order))
+        await dead_letters.put_accepted(pool, letter, command, yes(command))
     record = await _record(pool, letter)
     assert (record.status, record.resolved_by, await _run_status(owner, letter)) == expected
 
 
 async def test_refusal_because_the_run_is_gone_marks_the_letter(pool: Pool, tenant: str) -> None:
-    """It stays pending, orphaned, and a second refusal of the same order adds nothing."""
-    letter, order = new_letter(tenant), replay()
+    """It stays pending, orphaned, and a second refusal of the same command adds nothing."""
+    letter, command = new_letter(tenant), replay()
     await dead_letters.record_exhausted(pool, exhausted(letter))
     for _ in range(2):
-        await dead_letters.put_refused(pool, letter, order, no(order), orphaned=True)
+        await dead_letters.put_refused(pool, letter, command, no(command), orphaned=True)
     record = await _record(pool, letter)
     assert (record.status, record.orphaned, record.version) == (LetterStatus.PENDING, True, 2)
 
 
-async def test_malformed_order_is_audited_once_for_its_id(pool: Pool, tenant: str) -> None:
+async def test_malformed_command_is_audited_once_for_its_id(pool: Pool, tenant: str) -> None:
     """A retried write with the caller's id is one line; without an id each call is one."""
-    letter, malformed = new_letter(tenant), MalformedOrder(verb=Verb.REPLAY, problem="mode: \0?")
+    letter, malformed = new_letter(tenant), MalformedCommand(verb=Verb.REPLAY, problem="mode: \0?")
     await dead_letters.record_exhausted(pool, exhausted(letter))
     for _ in range(2):
         await dead_letters.put_malformed(pool, letter, malformed, "signal-1")
@@ -291,7 +291,7 @@ async def test_outcome_is_recorded_once(pool: Pool, tenant: str, ending: Ending,
 
 
 @pytest.mark.parametrize("ending", [Ending.SUCCEEDED, Ending.BLOCKED])
-async def test_late_outcome_of_an_older_order_is_ignored(pool: Pool, tenant: str, ending: Ending) -> None:
+async def test_late_outcome_of_an_older_command_is_ignored(pool: Pool, tenant: str, ending: Ending) -> None:
     """Neither a record that died again nor a replay that is under way is touched by it."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
@@ -306,8 +306,8 @@ async def test_late_outcome_of_an_older_order_is_ignored(pool: Pool, tenant: str
     assert await _record(pool, letter) == replaying
 
 
-async def test_blocked_letter_succeeds_with_the_order_that_it_waited_for(pool: Pool, tenant: str) -> None:
-    """After the earlier step was replayed the run comes by again, still under the first order."""
+async def test_blocked_letter_succeeds_with_the_command_that_it_waited_for(pool: Pool, tenant: str) -> None:
+    """After the earlier step was replayed the run comes by again, still under the first command."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
@@ -321,8 +321,10 @@ async def test_blocked_letter_succeeds_with_the_order_that_it_waited_for(pool: P
     assert Counter(entry.action for entry in await _trail(pool, letter))["replay_outcome"] == 3
 
 
-async def test_cancellation_reaches_a_letter_whatever_order_is_under_way(pool: Pool, owner: Owner, tenant: str) -> None:
-    """The run did not know the last order yet when it was canceled."""
+async def test_cancellation_reaches_a_letter_whatever_command_is_under_way(
+    pool: Pool, owner: Owner, tenant: str
+) -> None:
+    """The run did not know the last command yet when it was canceled."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
@@ -353,15 +355,15 @@ async def test_orphan_is_news_once(pool: Pool, tenant: str) -> None:
 
 
 async def test_many_writers_of_one_letter_make_one_record(pool: Pool, tenant: str) -> None:
-    """However many tries run at once, there is one new record, one alert and one answer for each order."""
+    """However many tries run at once, there is one new record, one alert and one answer for each command."""
     letter = new_letter(tenant)
     recorded = await asyncio.gather(*(dead_letters.record_exhausted(pool, exhausted(letter)) for _ in range(20)))
     assert sum(each.is_new for each in recorded) == 1
     assert {each.alert_count for each in recorded} == {1}
     calls: list[Awaitable[Answer]] = []
     for number in range(20):
-        order = replay(f"r{number % 4}")
-        calls.append(dead_letters.put_accepted(pool, letter, order, yes(order)))
+        command = replay(f"r{number % 4}")
+        calls.append(dead_letters.put_accepted(pool, letter, command, yes(command)))
     answers = await asyncio.gather(*calls)
     assert len({answer.request_id for answer in answers if answer.accepted}) == 1
     assert len({(answer.request_id, answer.accepted) for answer in answers}) == 4
@@ -373,9 +375,11 @@ async def test_many_letters_of_one_tenant_make_one_chain(pool: Pool, tenant: str
     """Writers of a tenant wait for each other at the audit log; none fails, none leaves a gap."""
     letters = [new_letter(tenant) for _ in range(40)]
     await asyncio.gather(*(dead_letters.record_exhausted(pool, exhausted(letter)) for letter in letters * 2))
-    orders: list[LetterOrder] = [replay(), discard(), resolve()]
-    chosen = [(letter, orders[index % 3]) for index, letter in enumerate(letters)]
-    await asyncio.gather(*(dead_letters.put_accepted(pool, letter, order, yes(order)) for letter, order in chosen))
+    commands: list[LetterCommand] = [replay(), discard(), resolve()]
+    chosen = [(letter, commands[index % 3]) for index, letter in enumerate(letters)]
+    await asyncio.gather(
+        *(dead_letters.put_accepted(pool, letter, command, yes(command)) for letter, command in chosen)
+    )
     [proof] = await verify(pool, tenant)
     assert (proof.entries, proof.first_broken) == (80, None)
 
@@ -405,12 +409,12 @@ async def test_counters_equal_a_count_after_any_writes(pool: Pool, owner: Owner,
 
     def write() -> Awaitable[object]:
         letter, request = chance.choice(letters), f"r{chance.randrange(6)}"
-        orders: list[LetterOrder] = [replay(request), replay(request), resolve(request), discard(request)]
-        order = chance.choice(orders)
+        commands: list[LetterCommand] = [replay(request), replay(request), resolve(request), discard(request)]
+        command = chance.choice(commands)
         writes: list[Write] = [
             lambda: dead_letters.record_exhausted(pool, exhausted(letter, chance.randrange(1, 9))),
-            lambda: dead_letters.put_accepted(pool, letter, order, yes(order)),
-            lambda: dead_letters.put_refused(pool, letter, order, no(order), orphaned=chance.random() < 0.5),
+            lambda: dead_letters.put_accepted(pool, letter, command, yes(command)),
+            lambda: dead_letters.put_refused(pool, letter, command, no(command), orphaned=chance.random() < 0.5),
             lambda: dead_letters.put_outcome(pool, letter, outcome(chance.choice(list(Ending)), request)),
             lambda: dead_letters.put_orphaned(pool, letter),
         ]

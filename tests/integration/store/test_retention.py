@@ -40,12 +40,12 @@ async def _count(owner: Owner, table: str, tenant: str) -> int:
     return count
 
 
-async def _letter(pool: Pool, owner: Owner, tenant: str, order: Any = None) -> LetterId:
-    """Make a dead letter that failed, and was closed if an order says so, a hundred days ago."""
+async def _letter(pool: Pool, owner: Owner, tenant: str, command: Any = None) -> LetterId:
+    """Make a dead letter that failed, and was closed if a command says so, a hundred days ago."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter, at=datetime.now(UTC) - timedelta(days=100)))
-    if order is not None:
-        await dead_letters.put_accepted(pool, letter, order, yes(order), is_last=True)
+    if command is not None:
+        await dead_letters.put_accepted(pool, letter, command, yes(command), is_last=True)
     await owner.execute(f"UPDATE dead_letters SET updated_at = {OLD} WHERE id = $1", letter.workflow_id)  # noqa: S608
     await owner.execute(
         f"UPDATE runs SET started_at = {OLD}, closed_at = CASE WHEN closed_at IS NOT NULL THEN {OLD} END "  # noqa: S608
@@ -120,7 +120,7 @@ async def test_what_is_young_stays(pool: Pool, owner: Owner, tenant: str) -> Non
 
 async def test_dead_letters_go_when_they_and_their_runs_are_over(pool: Pool, owner: Owner, tenant: str) -> None:
     """Open ones stay, and so does one of a run that goes on; a run's row goes after its dead letters. Counters fit."""
-    closed = [await _letter(pool, owner, tenant, order) for order in (resolve(), discard(), discard())]
+    closed = [await _letter(pool, owner, tenant, command) for command in (resolve(), discard(), discard())]
     is_open = [await _letter(pool, owner, tenant), await _letter(pool, owner, tenant, replay())]
     going_on = await _letter(pool, owner, tenant, resolve())
     await owner.execute("UPDATE runs SET closed_at = NULL, status = 'RUNNING' WHERE run_id = $1", going_on.run_id)
@@ -222,8 +222,8 @@ async def _filled(pool: Pool, tenant: str, lines: int) -> LetterId:
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     for number in range(lines - 1):
-        order = replay(f"r{number}")
-        await dead_letters.put_refused(pool, letter, order, no(order))
+        command = replay(f"r{number}")
+        await dead_letters.put_refused(pool, letter, command, no(command))
     return letter
 
 

@@ -9,7 +9,7 @@ import pytest
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.messages.commands import give_order
+from redrive.store.messages.commands import take_command
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -38,8 +38,8 @@ async def give_up(pool: Pool, tenant: str, *messages: NewDeadMessage) -> None:
         await put_dead(connection, tenant, "retry.scheduled", messages)
 
 
-async def order(pool: Pool, tenant: str, message_id: uuid.UUID, given: Replay | Discard) -> Answer:
-    answer = await give_order(pool, tenant, message_id, given)
+async def command(pool: Pool, tenant: str, message_id: uuid.UUID, given: Replay | Discard) -> Answer:
+    answer = await take_command(pool, tenant, message_id, given)
     assert answer is not None
     return answer
 
@@ -116,7 +116,7 @@ async def test_dead_message_is_recorded_once_and_opened_again(pool: Pool, tenant
     await give_up(pool, tenant, message, message)
     await give_up(pool, tenant, message)
     assert (await the_only(pool, tenant)).cycle == 1
-    await order(pool, tenant, message.message_id, Discard(request_id="d", requested_by="ada", reason="no use"))
+    await command(pool, tenant, message.message_id, Discard(request_id="d", requested_by="ada", reason="no use"))
     await give_up(pool, tenant, message)
     row = await the_only(pool, tenant)
     assert (row.cycle, row.status) == (2, MessageStatus.PENDING)
@@ -128,10 +128,10 @@ async def test_replay_is_sent_once_however_often_it_is_ordered(pool: Pool, tenan
     """The same request has the same answer; another one meanwhile is refused; the outcome closes the record."""
     message = new_dead(max_retries=0)
     await give_up(pool, tenant, message)
-    first = await order(pool, tenant, message.message_id, replay())
+    first = await command(pool, tenant, message.message_id, replay())
     assert first.accepted
-    assert await order(pool, tenant, message.message_id, replay()) == first
-    other = await order(pool, tenant, message.message_id, replay("other"))
+    assert await command(pool, tenant, message.message_id, replay()) == first
+    other = await command(pool, tenant, message.message_id, replay("other"))
     assert (other.accepted, other.message) == (
         False,
         "the message is replaying: only one that is pending can be replayed",
@@ -147,9 +147,9 @@ async def test_replay_is_sent_once_however_often_it_is_ordered(pool: Pool, tenan
     assert (await the_only(pool, tenant)).status is MessageStatus.REPLAYED
 
 
-async def test_order_to_a_message_that_is_none_has_no_answer(pool: Pool, tenant: str) -> None:
+async def test_command_to_a_message_that_is_none_has_no_answer(pool: Pool, tenant: str) -> None:
     """Nothing is written for it."""
-    assert await give_order(pool, tenant, uuid.uuid4(), replay()) is None
+    assert await take_command(pool, tenant, uuid.uuid4(), replay()) is None
 
 
 async def test_dead_messages_are_listed_newest_first_by_pages(pool: Pool, tenant: str) -> None:
@@ -175,7 +175,7 @@ async def test_dead_messages_are_listed_newest_first_by_pages(pool: Pool, tenant
 async def test_a_batch_is_read_from_the_index(
     pool: Pool, tenant: str, owner: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
-    """With many that wait, those that are due come from the index in its order: nothing is sorted or read through."""
+    """With many that wait, those that are due come from the index in its command: nothing is sorted or read through."""
     await owner.execute(
         """
         INSERT INTO retry_queue (tenant, message_id, original_payload, original_queue, next_retry_at)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool, reading
-from redrive.store.backlog import stock
+from redrive.store.backlog import backlog
 from redrive.store.runs.retrying import (
     RetryingFilter,
     RetryingStep,
@@ -100,4 +100,4 @@ async def test_each_tenant_sees_its_own(pool: Pool, tenant: str) -> None:
         await put_retrying(pool, new_retrying(whose, run_id=f"run-of-{tenant}"), KEPT)
     assert [row.tenant for row in await listed(pool, other)] == [other]
     assert {tenant, other} <= {row.tenant for row in await listed(pool, None)}
-    assert (await stock(pool)).retrying >= 2
+    assert (await backlog(pool)).retrying >= 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from redrive.bulk import BulkOrder, BulkPlan, BulkStart
+from redrive.bulk import BulkCommand, BulkPlan, BulkStart
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
 from redrive.errors import Category
 from redrive.keys import new_request_id
@@ -54,8 +54,8 @@ async def filled(pool: Pool) -> str:
         await dead_letters.record_exhausted(pool, message)
         # The dead letter with the key `key-1` is closed.
         if number % 4 == 1:
-            order = discard() if number % 8 == 1 else replay()
-            await dead_letters.put_accepted(pool, letter, order, yes(order))
+            command = discard() if number % 8 == 1 else replay()
+            await dead_letters.put_accepted(pool, letter, command, yes(command))
     return tenant
 
 
@@ -70,10 +70,10 @@ async def test_a_bulk_operation_is_about_the_open_letters_of_the_list(
     """Of whatever is in the list with the same filter, the pending ones: no others, and none is left out."""
     pending = await _listed(pool, LetterFilter(tenant=filled, status=LetterStatus.PENDING, **fields))
     listed = await _listed(pool, LetterFilter(tenant=filled, **fields))
-    order = BulkOrder(tenant=filled, verb=Verb.REPLAY, selection=LetterSelection(**fields))
-    assert await _frozen(pool, order) == _ids(pending)
+    command = BulkCommand(tenant=filled, verb=Verb.REPLAY, selection=LetterSelection(**fields))
+    assert await _frozen(pool, command) == _ids(pending)
     assert _ids(pending) == _ids([row for row in listed if row.status is LetterStatus.PENDING])
-    plan = await find_members(pool, order)
+    plan = await find_members(pool, command)
     assert (plan.count, plan.digest) == (len(pending), _digest(pending))
 
 
@@ -91,13 +91,13 @@ def _digest(rows: list[LetterRow]) -> str:
     return hashlib.sha256(",".join(sorted(f"{row.id}:{row.version}" for row in rows)).encode()).hexdigest()
 
 
-async def _frozen(pool: Pool, order: BulkOrder) -> set[str]:
+async def _frozen(pool: Pool, command: BulkCommand) -> set[str]:
     """Start a bulk operation and return its membership."""
     start = BulkStart(
-        request_id=new_request_id(), order=order, plan_hash="looked at", requested_by="ada", reason="a test"
+        request_id=new_request_id(), command=command, plan_hash="looked at", requested_by="ada", reason="a test"
     )
-    plan = BulkPlan(hash=start.plan_hash, order=order, count=0, groups=[])
+    plan = BulkPlan(hash=start.plan_hash, command=command, count=0, groups=[])
     await open_bulk(pool, start, lambda _members: plan, approvals=False)
-    async with transaction(pool, order.tenant) as connection:
+    async with transaction(pool, command.tenant) as connection:
         rows = await connection.fetch("SELECT letter_id FROM bulk_items WHERE bulk_id = $1", start.bulk_id)
     return {row["letter_id"] for row in rows}

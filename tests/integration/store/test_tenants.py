@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from redrive.bulk import BulkOrder, BulkPlan, BulkStart
-from redrive.dead_letters import MalformedOrder, Verb
+from redrive.bulk import BulkCommand, BulkPlan, BulkStart
+from redrive.dead_letters import MalformedCommand, Verb
 from redrive.idempotency.claims import ClaimRequest
 from redrive.idempotency.postgres_claims import claim_key
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
@@ -75,13 +75,13 @@ async def filled(pool: Pool, tenant: str) -> str:
     """A tenant with a row in every table."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    order = BulkOrder(tenant=tenant, verb=Verb.DISCARD)
-    start = BulkStart(request_id=tenant, order=order, plan_hash="plan", requested_by="ada", reason="why")
-    plan = BulkPlan(hash="plan", order=order, count=0, groups=[])
+    command = BulkCommand(tenant=tenant, verb=Verb.DISCARD)
+    start = BulkStart(request_id=tenant, command=command, plan_hash="plan", requested_by="ada", reason="why")
+    plan = BulkPlan(hash="plan", command=command, count=0, groups=[])
     await open_bulk(pool, start, lambda _members: plan, approvals=False)
     await ask_plan_approval(pool, start, plan.model_dump(mode="json"))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
-    await put_malformed(pool, letter, MalformedOrder(verb="replay", problem="not JSON"))
+    await put_malformed(pool, letter, MalformedCommand(verb="replay", problem="not JSON"))
     await put_some_events(pool, tenant)
     expires_at = datetime.now(UTC) + timedelta(days=1)
     claim = ClaimRequest(

@@ -48,7 +48,7 @@ def test_tries_that_died_without_a_word_are_listed_as_interrupted() -> None:
 
 
 def test_prior_attempts_stand_before_reported_ones() -> None:
-    """Tries made before this order are part of the cycle."""
+    """Tries made before this command are part of the cycle."""
     found = earlier_attempts([attempt(1)], [to_details([attempt(1), attempt(2)])], 3, NOW)
     assert [entry.attempt for entry in found] == [1, 2]
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.activities.bulk_plans import judge, planned_groups, unsafe_steps
-from redrive.bulk import ITEMS_LIMIT, BulkOrder, BulkStart, plan_hash
+from redrive.bulk import ITEMS_LIMIT, BulkCommand, BulkStart, plan_hash
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import PlanChanged, UnsafeEffects
 from redrive.modules import Module
@@ -34,25 +34,25 @@ def shop() -> Registry:
     return registry
 
 
-def order(verb: Any = Verb.REPLAY, **options: Any) -> BulkOrder:
-    """Return an order."""
-    return BulkOrder(tenant="acme", verb=verb, **options)
+def command(verb: Any = Verb.REPLAY, **options: Any) -> BulkCommand:
+    """Return a command."""
+    return BulkCommand(tenant="acme", verb=verb, **options)
 
 
 @pytest.mark.parametrize(
     ("given", "step", "again", "afterwards"),
     [
-        (order(), "charge", ["charge"], ["mail"]),
-        (order(from_step="look"), "charge", ["look", "charge"], ["mail"]),
-        (order(mode=Mode.STEP_ONLY), "charge", ["charge"], []),
-        (order(), "mail", ["mail"], []),
-        (order(from_step="mail"), "charge", [], []),
-        (order(Verb.RESOLVE, output={}), "charge", [], ["mail"]),
-        (order(Verb.DISCARD), "charge", [], []),
+        (command(), "charge", ["charge"], ["mail"]),
+        (command(from_step="look"), "charge", ["look", "charge"], ["mail"]),
+        (command(mode=Mode.STEP_ONLY), "charge", ["charge"], []),
+        (command(), "mail", ["mail"], []),
+        (command(from_step="mail"), "charge", [], []),
+        (command(Verb.RESOLVE, output={}), "charge", [], ["mail"]),
+        (command(Verb.DISCARD), "charge", [], []),
     ],
 )
 def test_a_plan_names_what_runs_again_and_what_follows(
-    shop: Registry, given: BulkOrder, step: str, again: list[str], afterwards: list[str]
+    shop: Registry, given: BulkCommand, step: str, again: list[str], afterwards: list[str]
 ) -> None:
     """From the step that the replay begins with to the dead one; later ones run for the first time."""
     (group,) = planned_groups(shop, given, Members(3, "digest", [("order", step, 3)]))
@@ -61,14 +61,14 @@ def test_a_plan_names_what_runs_again_and_what_follows(
 
 def test_what_the_worker_does_not_know_is_said(shop: Registry) -> None:
     """A pipeline or module of another release has no known effect."""
-    (group,) = planned_groups(shop, order(), Members(1, "digest", [("gone", "step", 1)]))
+    (group,) = planned_groups(shop, command(), Members(1, "digest", [("gone", "step", 1)]))
     assert [(planned.name, planned.effect) for planned in group.run_again] == [("step", None)]
     assert "not known" in (group.note or "")
 
 
 def test_only_what_runs_again_can_be_unsafe(shop: Registry) -> None:
     """A later step that was never reached repeats nothing."""
-    groups = planned_groups(shop, order(), Members(2, "digest", [("order", "charge", 1), ("order", "mail", 1)]))
+    groups = planned_groups(shop, command(), Members(2, "digest", [("order", "charge", 1), ("order", "mail", 1)]))
     assert unsafe_steps(groups[:1]) == []
     assert unsafe_steps(groups) == ["mail"]
 
@@ -85,7 +85,7 @@ def test_only_what_runs_again_can_be_unsafe(shop: Registry) -> None:
 def test_a_start_is_refused(shop: Registry, members: Members, error: type[Exception]) -> None:
     """None, too many, others than planned, or unsafe without a yes."""
     start = BulkStart(
-        request_id="r", order=order(), plan_hash=plan_hash(order(), "digest"), requested_by="ada", reason="why"
+        request_id="r", command=command(), plan_hash=plan_hash(command(), "digest"), requested_by="ada", reason="why"
     )
     with pytest.raises(error):
         judge(shop, start, members)

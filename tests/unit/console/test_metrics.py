@@ -12,7 +12,7 @@ async def test_pages_and_the_api_are_counted_apart() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://console.test") as client:
         for path in ("/api/v1/runs", "/api/v1/runs/run-1", "/runs", "/wp-login.php", "/wp-admin"):
             await client.get(path)
-    count = app.state.desk.metrics.registry.get_sample_value
+    count = app.state.app_state.metrics.registry.get_sample_value
     counted = {
         route: sum(
             count("redrive_console_requests_total", {"method": "GET", "route": route, "status": status}) or 0

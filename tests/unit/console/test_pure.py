@@ -30,7 +30,7 @@ def _record(**changes: Any) -> LetterRecord:
     nothing = dict.fromkeys(LetterRecord.model_fields)
     known = {
         **dict.fromkeys(("id", "tenant", "run_id", "step", "module", "pipeline", "error_type", "message"), "x"),
-        **dict.fromkeys(("fingerprint", "correlation_id", "stack", "generation"), "x"),
+        **dict.fromkeys(("fingerprint", "correlation_id", "stack", "build_id"), "x"),
         **dict.fromkeys(("first_failed_at", "last_failed_at", "updated_at", "created_at"), NOW),
         **dict.fromkeys(("attempt_count", "cycle", "replay_count", "version"), 1),
         "status": LetterStatus.PENDING,
@@ -45,14 +45,14 @@ def _record(**changes: Any) -> LetterRecord:
 
 def test_a_plan_is_named_by_what_it_does() -> None:
     """Who, why and the order of fields do not matter; what is put in, and the record's version, do."""
-    order = Replay(**WHO, input_patch={"a": 1, "b": {"c": 2, "d": 3}})
+    command = Replay(**WHO, input_patch={"a": 1, "b": {"c": 2, "d": 3}})
     same = Replay(request_id="r2", requested_by="ben", reason="else", input_patch={"b": {"d": 3, "c": 2}, "a": 1})
     other = Replay(**WHO, input_patch={"a": 2, "b": {"c": 2, "d": 3}})
-    named = plan_hash(_record(), order)
+    named = plan_hash(_record(), command)
     assert plan_hash(_record(), same) == named
     assert plan_hash(_record(), other) != named
-    assert plan_hash(_record(version=2), order) != named
-    assert plan_hash(_record(id="y"), order) != named
+    assert plan_hash(_record(version=2), command) != named
+    assert plan_hash(_record(id="y"), command) != named
 
 
 def test_edits_put_data_in() -> None:

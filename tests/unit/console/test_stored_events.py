@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 
 from redrive.access import Principal, Right, Role
 from redrive.console.api.events import event_payload
-from redrive.console.app_state import Desk
+from redrive.console.app_state import AppState
 from redrive.redaction.redactor import MARK, Redactor
 from redrive.store.events.records import StoredEvent
 
@@ -30,8 +30,8 @@ class _Unasked(Redactor):
         raise AssertionError("what is not shown is not redacted")
 
 
-def _desk(redactor: Redactor) -> Desk:
-    return cast("Desk", SimpleNamespace(redactor=redactor))
+def _app_state(redactor: Redactor) -> AppState:
+    return cast("AppState", SimpleNamespace(redactor=redactor))
 
 
 def _caller(*rights: Right) -> Principal:
@@ -40,10 +40,10 @@ def _caller(*rights: Right) -> Principal:
 
 async def test_payload_is_not_redacted_for_those_who_may_not_see_it() -> None:
     """The right comes first: the payload of an event may be a mebibyte."""
-    assert await event_payload(_desk(_Unasked()), _caller(Right.READ), RECORD) is None
+    assert await event_payload(_app_state(_Unasked()), _caller(Right.READ), RECORD) is None
 
 
 async def test_payload_is_redacted_for_those_who_may_see_it() -> None:
     """Whoever may see payloads sees them without secrets."""
-    shown = await event_payload(_desk(Redactor()), _caller(Right.READ, Right.PAYLOADS), RECORD)
+    shown = await event_payload(_app_state(Redactor()), _caller(Right.READ, Right.PAYLOADS), RECORD)
     assert shown == {"password": MARK}

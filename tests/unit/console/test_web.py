@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_named(text: str, said: str) -> None:
 
 
 def test_a_schema_fetches_nothing() -> None:
-    """A reference to elsewhere is not followed; the order is checked by the worker then."""
+    """A reference to elsewhere is not followed; the command is checked by the worker then."""
     assert schema_problems({}, {"$ref": "http://evil.example/schema.json"}) == []
 
 

@@ -33,7 +33,7 @@ def test_readers_read(role: Role) -> None:
     """Staff and viewers read; payloads only when that was granted; nothing else can be."""
     assert granted(role) == {Right.READ}
     assert granted(role, frozenset({Right.PAYLOADS})) == {Right.PAYLOADS}
-    for right in (Right.START, Right.ORDER, Right.TOKENS):
+    for right in (Right.START, Right.COMMAND, Right.TOKENS):
         with pytest.raises(InvalidInput, match=right.value):
             granted(role, frozenset({right}))
 
@@ -48,8 +48,8 @@ def test_admins_have_all_rights_or_fewer(role: Role) -> None:
 
 
 def test_a_right_beyond_the_role_is_worth_nothing() -> None:
-    """Were a viewer's row to say `order`, the role would still stand before it."""
+    """Were a viewer's row to say `command`, the role would still stand before it."""
     principal = Principal(
-        id="x", name="x", role=Role.VIEWER, tenant="acme", rights=frozenset({Right.ORDER, Right.READ}), person="x"
+        id="x", name="x", role=Role.VIEWER, tenant="acme", rights=frozenset({Right.COMMAND, Right.READ}), person="x"
     )
-    assert (principal.may(Right.READ), principal.may(Right.ORDER)) == (True, False)
+    assert (principal.may(Right.READ), principal.may(Right.COMMAND)) == (True, False)

@@ -24,13 +24,13 @@ def test_a_cycle_survives_the_wire(cycle: FailedCycle) -> None:
 
 def test_a_runs_input_survives_the_wire() -> None:
     """Steps, policies and state arrive as they were sent."""
-    order = RunInput(
+    command = RunInput(
         pipeline="p",
         payload={"a": [1, None]},
         steps=[StepSnapshot(name="s", policy=STEP, reads=["a"])],
         state=RunState(steps=[StepState(name="s")], outputs={"s": {"b": 1}}),
     )
-    assert RunInput.model_validate_json(order.model_dump_json()) == order
+    assert RunInput.model_validate_json(command.model_dump_json()) == command
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_wrong_input_of_a_run_is_refused_at_its_place(fields: dict[str, Any], 
 
 def test_two_hundred_steps_are_allowed() -> None:
     """The limit itself is within it."""
-    order = RunInput(pipeline="p", steps=[StepSnapshot(name="s", policy=STEP)] * STEP_LIMIT)
-    assert len(order.steps or []) == STEP_LIMIT
+    command = RunInput(pipeline="p", steps=[StepSnapshot(name="s", policy=STEP)] * STEP_LIMIT)
+    assert len(command.steps or []) == STEP_LIMIT
 
 
 def test_every_category_is_transient_terminal_or_unknown() -> None:

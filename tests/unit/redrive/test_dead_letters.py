@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from redrive.contracts import RunInput, RunState, StepSnapshot, StepState, StepStatus
 from redrive.dead_letters import (
+    COMMANDS,
     MAX_REPLAYS,
-    ORDERS,
     REASON_LIMIT,
     Discard,
     Ending,
+    LetterCommand,
     LetterId,
-    LetterOrder,
     LetterState,
     LetterStatus,
     Mode,
@@ -38,7 +38,7 @@ REPLAY = Replay(**WHO)
 RESOLVE = Resolve(**WHO, output={})
 DISCARD = Discard(**WHO)
 RESTART = Restart(**WHO)
-ORDER_LIST: list[LetterOrder] = [REPLAY, RESOLVE, DISCARD, RESTART]
+COMMAND_LIST: list[LetterCommand] = [REPLAY, RESOLVE, DISCARD, RESTART]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -48,7 +48,7 @@ json_values = st.recursive(
 documents = st.dictionaries(st.text(max_size=3), json_values, max_size=4)
 
 
-@pytest.mark.parametrize("order", ORDER_LIST)
+@pytest.mark.parametrize("order", COMMAND_LIST)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -56,29 +56,29 @@ documents = st.dictionaries(st.text(max_size=3), json_values, max_size=4)
         ({"status": LetterStatus.RESOLVED}, "resolved"),
         ({"status": LetterStatus.DISCARDED}, "discarded"),
         ({"status": LetterStatus.REPLAYING}, "under way"),
-        ({"status": LetterStatus.REPLAYING, "order": REPLAY}, "'ada'"),
+        ({"status": LetterStatus.REPLAYING, "command": REPLAY}, "'ada'"),
         ({"exists": False, "status": LetterStatus.DISCARDED}, "no dead letter"),
     ],
 )
-def test_letter_that_is_not_pending_refuses_every_order(
-    order: LetterOrder, change: dict[str, Any], expected: str
+def test_letter_that_is_not_pending_refuses_every_command(
+    command: LetterCommand, change: dict[str, Any], expected: str
 ) -> None:
     """The refusal says why."""
-    reason = refusal(LetterState(letter=LETTER).model_copy(update=change), order)
+    reason = refusal(LetterState(letter=LETTER).model_copy(update=change), command)
     assert reason
     assert expected in reason
 
 
-@pytest.mark.parametrize("order", ORDER_LIST)
-def test_pending_letter_takes_every_order(order: LetterOrder) -> None:
+@pytest.mark.parametrize("order", COMMAND_LIST)
+def test_pending_letter_takes_every_command(command: LetterCommand) -> None:
     """What only the run knows is checked with the run."""
-    assert refusal(LetterState(letter=LETTER), order) is None
+    assert refusal(LetterState(letter=LETTER), command) is None
 
 
 @pytest.mark.parametrize(("order", "refused"), [(REPLAY, True), (RESOLVE, True), (RESTART, True), (DISCARD, False)])
-def test_blocked_letter_names_the_step_it_waits_for(order: LetterOrder, refused: bool) -> None:
+def test_blocked_letter_names_the_step_it_waits_for(command: LetterCommand, refused: bool) -> None:
     """Only giving up is left to the check with the run, which may be gone."""
-    reason = refusal(LetterState(letter=LETTER, blocked_by="first"), order)
+    reason = refusal(LetterState(letter=LETTER, blocked_by="first"), command)
     assert bool(reason) is refused
     assert not reason or "'first'" in reason
 
@@ -103,8 +103,8 @@ def test_replays_are_refused_from_the_limit_on(replays: int, limit: int) -> None
 )
 def test_step_only_replay_runs_the_failed_step(mode: Mode, from_step: str | None, refused: bool) -> None:
     """Another step cannot be named."""
-    order = REPLAY.model_copy(update={"mode": mode, "from_step": from_step})
-    assert bool(refusal(LetterState(letter=LETTER), order)) is refused
+    command = REPLAY.model_copy(update={"mode": mode, "from_step": from_step})
+    assert bool(refusal(LetterState(letter=LETTER), command)) is refused
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_step_only_replay_runs_the_failed_step(mode: Mode, from_step: str | None
         (DISCARD, LetterStatus.DISCARDED),
     ],
 )
-def test_status_after_an_order(order: LetterOrder, status: LetterStatus) -> None:
-    """A replay is open until its outcome is known; every other order closes."""
-    assert status_after(order) is status
-    assert status.closed is not isinstance(order, Replay)
+def test_status_after_a_command(command: LetterCommand, status: LetterStatus) -> None:
+    """A replay is open until its outcome is known; every other command closes."""
+    assert status_after(command) is status
+    assert status.closed is not isinstance(command, Replay)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_status_after_an_outcome(ending: Ending, status: LetterStatus) -> None:
         {"verb": "explode"},
     ],
 )
-def test_order_that_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
+def test_command_that_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
     """Each field has its bounds, and there are no others."""
     with pytest.raises(ValidationError):
-        ORDERS.validate_python({**WHO, "verb": "replay"} | fields)
+        COMMANDS.validate_python({**WHO, "verb": "replay"} | fields)
 
 
 @given(st.integers(min_value=1, max_value=6), st.data())
@@ -237,6 +237,6 @@ def test_patches_are_applied_in_order(document: dict[str, Any], patches: list[di
 
 def test_policy_override_is_read_like_a_policy() -> None:
     """As JSON has it: durations are texts."""
-    order = REPLAY.model_copy(update={"policy": {"base": "PT5S"}})
-    assert order.policy
-    assert STEP.model_validate(STEP.model_dump() | order.policy).base == timedelta(seconds=5)
+    command = REPLAY.model_copy(update={"policy": {"base": "PT5S"}})
+    assert command.policy
+    assert STEP.model_validate(STEP.model_dump() | command.policy).base == timedelta(seconds=5)

@@ -57,7 +57,7 @@ def test_place_and_kind_change_it(changes: dict[str, Any]) -> None:
     assert fingerprint("orders", _cycle("broken")) != fingerprint("returns", _cycle("broken"))
 
 
-@pytest.mark.parametrize("changes", [{"cycle": 7}, {"generation": "build-9"}, {"stack": "elsewhere"}])
+@pytest.mark.parametrize("changes", [{"cycle": 7}, {"build_id": "build-9"}, {"stack": "elsewhere"}])
 def test_cycle_build_and_stack_do_not_change_it(changes: dict[str, Any]) -> None:
     """A replay that fails in the same way belongs to the same group."""
     assert _mark("broken") == _mark("broken", **changes)

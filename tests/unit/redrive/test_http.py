@@ -157,11 +157,11 @@ async def test_unknown_service_is_named(stage: Stage, known: dict[str, ServiceSe
 )
 async def test_error_status_becomes_a_classified_error(stage: Stage, status: int, category: Category) -> None:
     """The error has status and category, and its message the call and what the service said."""
-    stage.server.on("/x", reply(status, None if status == 304 else {"why": "no stock"}))
+    stage.server.on("/x", reply(status, None if status == 304 else {"why": "no backlog"}))
     error = await failure(stage)
     assert (error.status, error.category) == (status, category)
     assert str(error).startswith(f"op: GET {stage.server.url}/x answered {status}")
-    assert status == 304 or "no stock" in str(error)
+    assert status == 304 or "no backlog" in str(error)
 
 
 @pytest.mark.parametrize("is_date", [False, True])
@@ -234,7 +234,7 @@ async def test_answer_that_does_not_fit_names_the_field(
 
 
 def test_wrong_json_of_a_plain_answer_is_told() -> None:
-    """Asking an answer that is not JSON for JSON says so."""
+    """ApprovalRequest an answer that is not JSON for JSON says so."""
     with pytest.raises(ServiceError, match="not JSON") as caught:
         ServiceResponse(200, b"<html>").json()
     assert caught.value.category is Category.SERIALIZATION

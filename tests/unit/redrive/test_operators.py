@@ -33,7 +33,7 @@ async def letters_at(port: int) -> DeadLetters:
     ("who", "why", "request_id", "field"),
     [("", "x", None, "requested_by"), ("ada", "", None, "reason"), ("ada", "x", "i" * 256, "request_id")],
 )
-async def test_order_without_who_and_why_is_refused(
+async def test_command_without_who_and_why_is_refused(
     letters: DeadLetters, who: str, why: str, request_id: str | None, field: str
 ) -> None:
     """With the name of the field."""
@@ -49,7 +49,7 @@ async def test_from_step_that_is_no_name_is_refused(letters: DeadLetters) -> Non
         await letters.replay(LETTER, requested_by="ada", reason="x", from_step="Not a name")
 
 
-async def test_order_without_an_answer_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_without_an_answer_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one error for the caller, and no complaint of asyncio's on stderr."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))

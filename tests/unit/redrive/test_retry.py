@@ -11,7 +11,7 @@ import structlog
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
-from redrive.classify import Verdict
+from redrive.classify import Classification
 from redrive.errors import Category, ServiceError, Terminal, Transient
 from redrive.logs import Log
 from redrive.policy import Curve, NoJitter, RetryPolicy
@@ -179,7 +179,7 @@ class Stop(BaseException):
     """An order to stop, not an error."""
 
 
-async def test_order_to_stop_is_not_tried_again() -> None:
+async def test_command_to_stop_is_not_tried_again() -> None:
     """Only errors are tried again: what is no Exception goes through at once."""
     flaky = Flaky(Stop())
     with pytest.raises(Stop):
@@ -191,7 +191,9 @@ async def test_own_classifier_decides() -> None:
     """A caller's classifier replaces ours."""
     flaky = Flaky(ConnectionResetError())
     with pytest.raises(ConnectionResetError):
-        await with_retry("charge", flaky, policy=QUICK, classify=lambda *_: Verdict(Category.NETWORK, retryable=False))
+        await with_retry(
+            "charge", flaky, policy=QUICK, classify=lambda *_: Classification(Category.NETWORK, retryable=False)
+        )
 
 
 async def test_each_outcome_is_logged_with_its_facts() -> None:

@@ -66,7 +66,7 @@ async def test_child_that_ends_at_its_start_is_quoted(supervisor: Supervisor, tm
 
 
 async def test_child_that_never_gets_ready_is_ended(supervisor: Supervisor) -> None:
-    """Patience has an end, and the process does not outlive it."""
+    """CircuitBreaker has an end, and the process does not outlive it."""
     before = set(psutil.Process().children())
     with pytest.raises(StackError, match=r"the dreamer was not ready after 0.5 s.(.|\n)*  waiting"):
         await supervisor.start(_program("dreamer", WAIT, ready=_no, patience=timedelta(seconds=0.5)))

@@ -54,5 +54,5 @@ def test_temporal_of_this_environment_is_found() -> None:
 
 
 async def test_server_that_does_not_listen_is_not_ready(server: TemporalServer) -> None:
-    """Asking a server that is not there yet is no error."""
+    """ApprovalRequest a server that is not there yet is no error."""
     assert not await server.is_ready()

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import RunStatus, StepStatus
-from redrive.bulk import BulkCommand, BulkOrder, BulkProgress, BulkStart, BulkStatus
+from redrive.bulk import BulkCommand, BulkControlInput, BulkProgress, BulkStart, BulkStatus
 from redrive.contracts import FailedCycle, RunInput, StepState
 from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay, Verb
 from redrive.errors import Category
 from redrive.workflows.details import bulk_details, escape, letter_details, run_details
 
-ORDER = RunInput(pipeline="orders", tenant="acme")
+COMMAND = RunInput(pipeline="orders", tenant="acme")
 LETTER = LetterId(tenant="acme", run_id="run-7", step="charge")
 
 
@@ -39,14 +39,14 @@ def signal_of(details: str) -> dict[str, str]:
 
 def test_a_bulk_operation_is_described_with_its_counts() -> None:
     """Counts, who asked and why, as text; and the command that its signals take fits."""
-    order = BulkOrder(tenant="acme", verb=Verb.REPLAY)
-    start = BulkStart(request_id="r", order=order, plan_hash="h", requested_by="ada", reason="*now*")
+    command = BulkCommand(tenant="acme", verb=Verb.REPLAY)
+    start = BulkStart(request_id="r", command=command, plan_hash="h", requested_by="ada", reason="*now*")
     running = BulkProgress(status=BulkStatus.RUNNING, total=9, applied=4, failed=5)
     details = bulk_details(start, running)
     assert "of 9 dead letters" in details
     assert "| failed | 5 |" in details
     assert "\\*now\\*" in details
-    BulkCommand.model_validate(signal_of(details))
+    BulkControlInput.model_validate(signal_of(details))
     assert "```" not in bulk_details(start, running.model_copy(update={"status": BulkStatus.DONE}))
 
 
@@ -58,7 +58,7 @@ def test_a_run_is_described_step_by_step() -> None:
         StepState(name="ship", status=StepStatus.RUNNING),
         StepState(name="mail"),
     ]
-    assert run_details(ORDER, RunStatus.RUNNING, steps).split("\n") == [
+    assert run_details(COMMAND, RunStatus.RUNNING, steps).split("\n") == [
         "**orders** of tenant **acme**: RUNNING",
         "",
         "1. reserve: done",
@@ -72,23 +72,23 @@ def test_a_failure_is_quoted_as_plain_text() -> None:
     """The failed step, its category and its text are told, and the text cannot become markup."""
     dead = failure("[click](http://evil) <img src=x>\n# now")
     steps = [StepState(name="charge", status=StepStatus.FAILED, failure=dead)]
-    lines = run_details(ORDER, RunStatus.FAILED, steps).split("\n")
+    lines = run_details(COMMAND, RunStatus.FAILED, steps).split("\n")
     assert "1. charge: **failed**" in lines
     assert "Step **charge** failed: provider_4xx" in lines
     assert lines[-1] == r"> \[click\]\(http://evil\) \<img src=x\> \# now"
 
 
 def test_a_parked_run_tells_the_signal_to_send() -> None:
-    """What the page says to send is an order that can be read."""
+    """What the page says to send is a command that can be read."""
     steps = [StepState(name="charge", status=StepStatus.DLQ, failure=failure("no"))]
-    details = run_details(ORDER, RunStatus.DLQ_PENDING, steps)
+    details = run_details(COMMAND, RunStatus.DLQ_PENDING, steps)
     assert "1. charge: **dead letter**" in details
     assert Replay.model_validate(signal_of(details)).mode is Mode.FROM_STEP
 
 
 def test_a_partial_run_tells_how_it_goes_on() -> None:
     """It waits for `continue`, and for no replay."""
-    details = run_details(ORDER, RunStatus.PARTIAL, [StepState(name="charge", status=StepStatus.SUCCESS)])
+    details = run_details(COMMAND, RunStatus.PARTIAL, [StepState(name="charge", status=StepStatus.SUCCESS)])
     assert "`continue`" in details
     assert "`replay`" not in details
 

@@ -53,11 +53,11 @@ def told(kind: str, *details: Any) -> ApplicationError:
 
 def test_what_the_step_told_is_taken_over() -> None:
     """Category, type, text, stack, attempts and build come from the activity's own error."""
-    details = AttemptError(attempts=[attempt(1), attempt(2)], error_type="Refused", stack="in charge", generation="b7")
+    details = AttemptError(attempts=[attempt(1), attempt(2)], error_type="Refused", stack="in charge", build_id="b7")
     cycle = failed_cycle(activity_error(told("provider_4xx", details.model_dump(mode="json"))), STEP, NOW)
     assert (cycle.step, cycle.cycle, cycle.category) == ("charge", 2, Category.PROVIDER_4XX)
     assert (cycle.error_type, cycle.message, cycle.stack) == ("Refused", "the card is stolen", "in charge")
-    assert (cycle.attempts, cycle.generation) == ([attempt(1), attempt(2)], "b7")
+    assert (cycle.attempts, cycle.build_id) == ([attempt(1), attempt(2)], "b7")
 
 
 @pytest.mark.parametrize(

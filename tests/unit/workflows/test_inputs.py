@@ -13,22 +13,22 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive import STEP, StepStatus
-from redrive.bulk import Approval, BulkBegin, BulkCommand, BulkOrder, BulkRequest, BulkStart, ItemsRequest
-from redrive.contracts import ResolveRequest, RunInput, RunState, StepSnapshot, StepState, SweepOrder
+from redrive.bulk import Approval, BulkBegin, BulkCommand, BulkControlInput, BulkRequest, BulkStart, ItemsRequest
+from redrive.contracts import ResolveRequest, RunInput, RunState, StepSnapshot, StepState, SweepInput
 from redrive.dead_letters import (
-    ORDER_LIMIT,
+    COMMAND_LIMIT,
     PROBLEM_LIMIT,
     Ending,
     Exhausted,
     FollowUp,
     LetterInput,
     Outcome,
-    OwnerOrder,
     Replay,
     Resolve,
+    RunCommand,
     Verb,
 )
-from redrive.workflows.inputs import NOTHING, read_input, read_message, read_order, read_run_input
+from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message, read_run_input
 
 SNAPSHOTS = [StepSnapshot(name="a", policy=STEP), StepSnapshot(name="b", policy=STEP)]
 
@@ -47,9 +47,9 @@ def continued(*names: str, done: tuple[str, ...] = (), outputs: tuple[str, ...] 
 
 def test_a_state_of_the_same_steps_is_taken() -> None:
     """A run that continued itself is read as it was written."""
-    order = read_run_input(continued("a", "b", done=("a",), outputs=("a",)))
-    assert order.state is not None
-    assert order.state.outputs == {"a": {}}
+    command = read_run_input(continued("a", "b", done=("a",), outputs=("a",)))
+    assert command.state is not None
+    assert command.state.outputs == {"a": {}}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_any_bytes_are_a_run_or_a_final_refusal(data: Any) -> None:
     assert refused.value.type == "validation"
 
 
-ORDER = {"request_id": "r-1", "requested_by": "ada", "reason": "mended"}
+COMMAND = {"request_id": "r-1", "requested_by": "ada", "reason": "mended"}
 
 
 def signalled(value: Any) -> list[RawValue]:
@@ -93,35 +93,35 @@ def signalled(value: Any) -> list[RawValue]:
     return [raw(json.dumps(value).encode())]
 
 
-def test_the_signals_name_is_the_orders_verb() -> None:
+def test_the_signals_name_is_the_commands_verb() -> None:
     """Whoever signals `replay` need not say it again, and cannot say anything else."""
-    assert isinstance(read_order(signalled(ORDER), Verb.REPLAY), Replay)
-    assert isinstance(read_order(signalled({**ORDER, "verb": "discard"}), "replay"), Replay)
-    assert isinstance(read_order(signalled({**ORDER, "verb": "resolve", "output": {}})), Resolve)
+    assert isinstance(read_command(signalled(COMMAND), Verb.REPLAY), Replay)
+    assert isinstance(read_command(signalled({**COMMAND, "verb": "discard"}), "replay"), Replay)
+    assert isinstance(read_command(signalled({**COMMAND, "verb": "resolve", "output": {}})), Resolve)
 
 
 @pytest.mark.parametrize(
     ("arguments", "verb", "sentence"),
     [
-        ([], "replay", "the order is not JSON: 0 arguments; one is needed"),
-        (signalled(ORDER) * 2, "replay", "the order is not JSON: 2 arguments; one is needed"),
-        ([raw(b"{")], "replay", "the order is not JSON: EOF"),
-        ([raw(b" " * (ORDER_LIMIT + 1))], "replay", f"{ORDER_LIMIT + 1} bytes; the limit is {ORDER_LIMIT}"),
-        (signalled("mended"), "replay", "the order does not fit: "),
-        (signalled({**ORDER, "mode": "ALL"}), "replay", "mode"),
-        (signalled({**ORDER, "colour": "red"}), "replay", "colour"),
-        (signalled({**ORDER, "reason": ""}), "discard", "reason"),
-        (signalled({**ORDER, "input_patch": {"a": "\0"}}), "replay", "U+0000"),
-        (signalled(ORDER), "explode", "'explode' is not an order; there are replay, resolve, discard"),
-        (signalled({**ORDER, "verb": "explode"}), None, "explode"),
+        ([], "replay", "the command is not JSON: 0 arguments; one is needed"),
+        (signalled(COMMAND) * 2, "replay", "the command is not JSON: 2 arguments; one is needed"),
+        ([raw(b"{")], "replay", "the command is not JSON: EOF"),
+        ([raw(b" " * (COMMAND_LIMIT + 1))], "replay", f"{COMMAND_LIMIT + 1} bytes; the limit is {COMMAND_LIMIT}"),
+        (signalled("mended"), "replay", "the command does not fit: "),
+        (signalled({**COMMAND, "mode": "ALL"}), "replay", "mode"),
+        (signalled({**COMMAND, "colour": "red"}), "replay", "colour"),
+        (signalled({**COMMAND, "reason": ""}), "discard", "reason"),
+        (signalled({**COMMAND, "input_patch": {"a": "\0"}}), "replay", "U+0000"),
+        (signalled(COMMAND), "explode", "'explode' is not a command; there are replay, resolve, discard"),
+        (signalled({**COMMAND, "verb": "explode"}), None, "explode"),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_an_order_that_cannot_be_read_is_answered_with_a_sentence(
+def test_a_command_that_cannot_be_read_is_answered_with_a_sentence(
     arguments: list[RawValue], verb: str | None, sentence: str
 ) -> None:
     """The sentence names the place, and is short enough to be kept."""
-    answer = read_order(arguments, verb)
+    answer = read_command(arguments, verb)
     assert isinstance(answer, str)
     assert sentence in answer
     assert len(answer) <= PROBLEM_LIMIT
@@ -136,10 +136,10 @@ def test_a_message_of_another_workflow_is_read_or_named() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=3), st.none() | st.sampled_from(list(Verb)) | st.text(max_size=80))
-def test_any_signal_is_an_order_or_a_sentence(data: list[bytes], verb: str | None) -> None:
+def test_any_signal_is_a_command_or_a_sentence(data: list[bytes], verb: str | None) -> None:
     """Nothing makes the readers raise: that would fail the workflow's task for ever."""
     arguments = [raw(part) for part in data]
-    assert isinstance(read_order(arguments, verb), str)
+    assert isinstance(read_command(arguments, verb), str)
     assert isinstance(read_message(Outcome, arguments), str)
 
 
@@ -147,16 +147,16 @@ MODELS: list[type[BaseModel]] = [
     LetterInput,
     FollowUp,
     BulkStart,
-    BulkOrder,
+    BulkCommand,
     Approval,
     BulkRequest,
     ItemsRequest,
     ResolveRequest,
-    SweepOrder,
+    SweepInput,
     Exhausted,
     Outcome,
-    OwnerOrder,
-    BulkCommand,
+    RunCommand,
+    BulkControlInput,
     BulkBegin,
 ]
 NAMES = sorted({name for model in MODELS for name in model.model_fields} | {"since", "until", "step", "run_id"})
@@ -192,4 +192,4 @@ def test_a_sweep_has_a_shift_that_temporal_takes() -> None:
     """A shift that is none, or that has no end, would be refused by the server for ever."""
     for shift in ("P999999999D", 0, -1):
         with pytest.raises(ApplicationError, match="shift"):
-            read_input(SweepOrder, raw(json.dumps({"tenant": "acme", "shift": shift}).encode()))
+            read_input(SweepInput, raw(json.dumps({"tenant": "acme", "shift": shift}).encode()))

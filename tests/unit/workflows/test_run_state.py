@@ -28,8 +28,8 @@ def test_steps_that_are_sent_back_have_no_times() -> None:
     """The ones before the place that a replay goes back to keep theirs."""
     state = RunState(steps=[step("a", StepStatus.SUCCESS), step("b", StepStatus.SUCCESS), step("c", StepStatus.DLQ)])
     snapshots = [StepSnapshot(name=name, policy=STEP) for name in "abc"]
-    order = Replay(request_id="r", requested_by="ada", reason="why", mode=Mode.FROM_STEP, from_step="b")
-    send_back(state, snapshots, order, state.steps[2])
+    command = Replay(request_id="r", requested_by="ada", reason="why", mode=Mode.FROM_STEP, from_step="b")
+    send_back(state, snapshots, command, state.steps[2])
     assert [each.started_at for each in state.steps] == [NOW, None, None]
     assert [each.finished_at for each in state.steps] == [NOW, None, None]
 

@@ -1,4 +1,4 @@
-// The pages' own script: orders to the API, live updates, keyboard, relative times. The pages can be read without it.
+// The pages' own script: commands to the API, live updates, keyboard, relative times. The pages can be read without it.
 
 const body = document.body;
 const csrf = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
@@ -13,7 +13,7 @@ function toast(text, kind) {
   setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
 }
 
-// Orders: a form with data-api is sent to the API as JSON. The API decides; what it says is shown.
+// Commands: a form with data-api is sent to the API as JSON. The API decides; what it says is shown.
 
 function fieldsOf(form) {
   const fields = {};
@@ -36,9 +36,9 @@ async function send(form) {
   const answer = await fetch(form.dataset.api, { method: "POST", headers, body: JSON.stringify(fieldsOf(form)) });
   const said = await answer.json().catch(() => ({}));
   if (said.code === "APPROVAL_NEEDED") return { approval: form.elements.plan_hash.value };
-  if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then order it again.");
-  const isAnswer = said.code === "order_refused";
-  // This order has its answer: what is sent next is another one.
+  if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then send it again.");
+  const isAnswer = said.code === "command_refused";
+  // This command has its answer: what is sent next is another one.
   if (isAnswer) form.elements.request_id.value += "+";
   const words = [said.detail ?? `The console answered ${answer.status}`, said.action].filter(Boolean).join(" – ");
   if (!answer.ok) throw Object.assign(new Error(words), { isAnswer });
@@ -125,7 +125,7 @@ document.addEventListener("toggle", (event) => {
   plan(draft.form, 0);
 }, true);
 
-// Selected rows go to the form that orders on them.
+// Selected rows go to the form that acts on them.
 
 function pick() {
   const form = find("#picked");
@@ -164,7 +164,7 @@ async function refresh() {
   pick();
 }
 
-const isBusy = (region) => find("form.dirty", region) || (region.matches(".orders") && region.contains(document.activeElement));
+const isBusy = (region) => find("form.dirty", region) || (region.matches(".commands") && region.contains(document.activeElement));
 
 function replace(region, fresh) {
   const isOpen = new Set(all("details[open] > summary", region).map((summary) => summary.textContent));

@@ -1,4 +1,4 @@
-"""An operator's desk: a tenant with a run that parks, the command line, and what the records say afterwards."""
+"""An operator: a tenant with a run that parks, the command line, and what the records say afterwards."""
 
 import asyncio
 import uuid
@@ -18,7 +18,7 @@ WHY = ("--reason", "a test", "--by", "ada")
 
 
 @dataclass
-class Desk:
+class Operator:
     """One tenant, one folder that says what is broken, and the command."""
 
     command: CommandLine

@@ -13,7 +13,7 @@ import pytest
 
 from redrive.errors import Unavailable
 from redrive.postgres.connection import connect
-from redrive.postgres.deadline_pool import Express
+from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.tenancy import Session
 from tests.conftest import eventually
 
@@ -24,10 +24,10 @@ AT_ONCE = 5.0
 
 
 @pytest.fixture
-async def express(migrated_url: str) -> AsyncIterator[Express]:
-    express = Express(migrated_url, max_size=2)
-    yield express
-    express.close()
+async def deadline_pool(migrated_url: str) -> AsyncIterator[DeadlinePool]:
+    deadline_pool = DeadlinePool(migrated_url, max_size=2)
+    yield deadline_pool
+    deadline_pool.close()
 
 
 @pytest.fixture
@@ -51,67 +51,69 @@ async def _is_gone(owner: Session, pid: int) -> bool:
     return not await owner.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid)
 
 
-async def test_a_connection_is_used_again_as_the_application(express: Express) -> None:
+async def test_a_connection_is_used_again_as_the_application(deadline_pool: DeadlinePool) -> None:
     """One connection answers one question after the other, with the rights of the application's role."""
-    pids = {await express.ask(_pid, LONG) for _ in range(3)}
+    pids = {await deadline_pool.ask(_pid, LONG) for _ in range(3)}
     assert len(pids) == 1
-    assert await express.ask(lambda session: session.fetchval("SELECT current_user"), LONG) == "redrive_app"
-    assert await express.ask(lambda session: session.fetchval("SELECT current_schema()"), LONG) == "redrive"
+    assert await deadline_pool.ask(lambda session: session.fetchval("SELECT current_user"), LONG) == "redrive_app"
+    assert await deadline_pool.ask(lambda session: session.fetchval("SELECT current_schema()"), LONG) == "redrive"
 
 
-async def test_no_more_connections_than_allowed(express: Express) -> None:
+async def test_no_more_connections_than_allowed(deadline_pool: DeadlinePool) -> None:
     """Of three questions at once one waits for a connection."""
-    pids = await asyncio.gather(*(express.ask(_pid_slowly, LONG) for _ in range(3)))
+    pids = await asyncio.gather(*(deadline_pool.ask(_pid_slowly, LONG) for _ in range(3)))
     assert len(set(pids)) == 2
 
 
 async def test_after_a_rush_one_connection_is_kept(
-    express: Express, owner: Session, monkeypatch: pytest.MonkeyPatch
+    deadline_pool: DeadlinePool, owner: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are closed when nobody has needed them for a while."""
     monkeypatch.setattr("redrive.postgres.deadline_pool.SURPLUS_LIFETIME", timedelta(milliseconds=50))
-    pids = await asyncio.gather(*(express.ask(_pid_slowly, LONG) for _ in range(2)))
+    pids = await asyncio.gather(*(deadline_pool.ask(_pid_slowly, LONG) for _ in range(2)))
 
     async def left() -> bool:
         return [await _is_gone(owner, pid) for pid in pids].count(False) == 1
 
     await eventually(left)
-    assert await express.ask(_pid, LONG) in pids
+    assert await deadline_pool.ask(_pid, LONG) in pids
 
 
-async def test_a_connection_that_the_server_closed_is_replaced(express: Express, owner: Session) -> None:
+async def test_a_connection_that_the_server_closed_is_replaced(deadline_pool: DeadlinePool, owner: Session) -> None:
     """A restart of the server between two questions is not noticed by who asks."""
-    pid = await express.ask(_pid, LONG)
+    pid = await deadline_pool.ask(_pid, LONG)
     await owner.execute("SELECT pg_terminate_backend($1)", pid)
 
     async def noticed() -> bool:
-        return express._idle[0].is_closed()
+        return deadline_pool._idle[0].is_closed()
 
     await eventually(noticed)
-    assert await express.ask(_pid, LONG) != pid
+    assert await deadline_pool.ask(_pid, LONG) != pid
 
 
 @pytest.mark.parametrize("statement", ["SELECT 1/0", "SELECT pg_sleep(60)"])
-async def test_a_connection_without_an_answer_is_thrown_away(express: Express, owner: Session, statement: str) -> None:
+async def test_a_connection_without_an_answer_is_thrown_away(
+    deadline_pool: DeadlinePool, owner: Session, statement: str
+) -> None:
     """What failed or took too long is not asked again on the same connection, and the server is rid of it."""
-    pid = await express.ask(_pid, LONG)
+    pid = await deadline_pool.ask(_pid, LONG)
     began = time.monotonic()
     with pytest.raises((asyncpg.DivisionByZeroError, TimeoutError)):
-        await express.ask(lambda session: session.execute(statement), BRIEF)
+        await deadline_pool.ask(lambda session: session.execute(statement), BRIEF)
     assert time.monotonic() - began < AT_ONCE
-    assert await express.ask(_pid, LONG) != pid
+    assert await deadline_pool.ask(_pid, LONG) != pid
     await eventually(lambda: _is_gone(owner, pid))
 
 
-async def test_a_server_that_hangs_holds_nobody(express: Express) -> None:
+async def test_a_server_that_hangs_holds_nobody(deadline_pool: DeadlinePool) -> None:
     """Neither the question nor a new connection waits longer than asked for; when the server goes on, it answers."""
-    pid = await express.ask(_pid, LONG)
+    pid = await deadline_pool.ask(_pid, LONG)
     with _frozen(pid):
         began = time.monotonic()
         with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
-            await express.ask(_pid, BRIEF)
+            await deadline_pool.ask(_pid, BRIEF)
         assert time.monotonic() - began < AT_ONCE
-    assert await express.ask(_pid, LONG) != pid
+    assert await deadline_pool.ask(_pid, LONG) != pid
 
 
 @contextmanager
@@ -123,9 +125,9 @@ def _frozen(pid: int) -> Iterator[None]:
         os.kill(pid, SIGCONT)
 
 
-async def test_closing_ends_idle_and_busy_connections(express: Express, owner: Session) -> None:
+async def test_closing_ends_idle_and_busy_connections(deadline_pool: DeadlinePool, owner: Session) -> None:
     """A question that is under way is answered, and its connection is not kept."""
-    idle = await express.ask(_pid, LONG)
+    idle = await deadline_pool.ask(_pid, LONG)
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def question(session: Session) -> int:
@@ -133,10 +135,10 @@ async def test_closing_ends_idle_and_busy_connections(express: Express, owner: S
         await go_on.wait()
         return await _pid(session)
 
-    asking = asyncio.create_task(express.ask(question, LONG))
+    asking = asyncio.create_task(deadline_pool.ask(question, LONG))
     await reached.wait()
-    other = await express.ask(_pid, LONG)
-    express.close()
+    other = await deadline_pool.ask(_pid, LONG)
+    deadline_pool.close()
     go_on.set()
     for pid in (idle, other, await asking):
         await eventually(lambda pid=pid: _is_gone(owner, pid))  # type: ignore[misc]  # mypy cannot infer the default
@@ -144,7 +146,7 @@ async def test_closing_ends_idle_and_busy_connections(express: Express, owner: S
 
 async def test_a_database_that_is_away_gives_a_sentence() -> None:
     """It names the place and not the password."""
-    express = Express("postgresql://me:hush@127.0.0.1:1/db", max_size=1)
+    deadline_pool = DeadlinePool("postgresql://me:hush@127.0.0.1:1/db", max_size=1)
     with pytest.raises(Unavailable, match=r"the database at 127\.0\.0\.1:1 cannot be reached") as caught:
-        await express.ask(_pid, LONG)
+        await deadline_pool.ask(_pid, LONG)
     assert "hush" not in str(caught.value)

@@ -20,18 +20,18 @@ async def test_replay_runs_the_same_run_to_its_end(admin: httpx.AsyncClient, cas
     assert seen.json()["status"] == "pending"
     assert seen.json()["payload"]["n"] == 1
     case.mend()
-    order = {"reason": "the service is back", "request_id": "one"}
-    answer = await admin.post(f"{address}/replay", json=order, headers={"If-Match": seen.headers["ETag"]})
+    command = {"reason": "the service is back", "request_id": "one"}
+    answer = await admin.post(f"{address}/replay", json=command, headers={"If-Match": seen.headers["ETag"]})
     assert (answer.status_code, answer.json()["request_id"]) == (202, "one")
     await case.until(RunStatus.SUCCESS)
-    again = await admin.post(f"{address}/replay", json=order, headers={"If-Match": seen.headers["ETag"]})
+    again = await admin.post(f"{address}/replay", json=command, headers={"If-Match": seen.headers["ETag"]})
     assert (again.status_code, again.json()) == (202, answer.json())
     requested = await case.audited("one", action="replay_requested")
     assert requested["reason"] == "the service is back"
     assert requested["actor"].startswith("test admin (tok_")
 
 
-async def test_an_order_to_a_record_that_changed_is_refused(admin: httpx.AsyncClient, case: Case) -> None:
+async def test_a_command_to_a_record_that_changed_is_refused(admin: httpx.AsyncClient, case: Case) -> None:
     """`If-Match` with an old version gives 412 and the version of now; nothing is ordered."""
     await case.park("second")
     address = f"{DLQ}/{case.letter('second').workflow_id}"
@@ -68,15 +68,15 @@ async def test_resolve_and_ignore_close_a_letter(admin: httpx.AsyncClient, case:
     assert (await admin.post(f"{third}/ignore", json={"reason": "not needed"})).status_code == 202
     await case.until(RunStatus.FAILED)
     again = await admin.post(f"{third}/discard", json={"reason": "again"})
-    assert (again.status_code, again.json()["code"]) == (409, "order_refused")
+    assert (again.status_code, again.json()["code"]) == (409, "command_refused")
 
 
 async def test_a_step_only_replay_waits_for_continue(admin: httpx.AsyncClient, case: Case) -> None:
     """STEP_ONLY leaves the run PARTIAL; `continue` over HTTP lets it go on; a run that has ended is not canceled."""
     await case.park("second")
     case.mend()
-    order = {"reason": "look first", "mode": "STEP_ONLY"}
-    await admin.post(f"{DLQ}/{case.letter('second').workflow_id}/replay", json=order)
+    command = {"reason": "look first", "mode": "STEP_ONLY"}
+    await admin.post(f"{DLQ}/{case.letter('second').workflow_id}/replay", json=command)
     await case.until(RunStatus.PARTIAL)
     run = f"/api/v1/runs/{case.run_id}"
     assert (await admin.get(run)).json()["status"] == "PARTIAL"

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from redrive import InvalidInput, RunStatus
 from redrive.contracts import Workflow
-from redrive.dead_letters import Answer, LetterInput, LetterStatus, Mode, OwnerSignal, Verb
+from redrive.dead_letters import Answer, LetterInput, LetterStatus, Mode, RunSignal, Verb
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
 
@@ -110,7 +110,7 @@ async def test_malformed_continue_harms_nothing(case: Case) -> None:
     """A PARTIAL run goes on waiting for one that it can read."""
     await case.park("second")
     case.mend()
-    await case.order(Verb.REPLAY, mode=Mode.STEP_ONLY)
+    await case.command(Verb.REPLAY, mode=Mode.STEP_ONLY)
     await case.until(RunStatus.PARTIAL)
     for arguments in MALFORMED.values():
         await case.run.signal(Verb.CONTINUE, args=arguments)
@@ -176,7 +176,7 @@ async def test_replay_of_a_replayed_letter_is_refused(case: Case) -> None:
     assert case.service.called == ["first", "second", "second", "third"]
 
 
-async def test_order_for_a_letter_that_never_was_is_refused(case: Case) -> None:
+async def test_command_for_a_letter_that_never_was_is_refused(case: Case) -> None:
     """The workflow that answers is gone afterwards."""
     await case.park("second")
     answer = await case.redrive.dead_letters.discard(case.letter("first"), requested_by="ada", reason="typo")
@@ -203,14 +203,14 @@ async def _with_start(case: Case, step: str, message: dict[str, Any]) -> Answer:
     return answer
 
 
-async def test_of_two_orders_at_once_one_wins(case: Case) -> None:
+async def test_of_two_commands_at_once_one_wins(case: Case) -> None:
     """The other is told why; both are in the audit log; the step runs once more, or not at all."""
     await case.park("second")
     case.mend()
     resolve, replay, discard = await asyncio.gather(
-        case.order(Verb.RESOLVE, output={"step": "x", "n": 1}),
-        case.order(Verb.REPLAY),
-        case.order(Verb.DISCARD),
+        case.command(Verb.RESOLVE, output={"step": "x", "n": 1}),
+        case.command(Verb.REPLAY),
+        case.command(Verb.DISCARD),
     )
     answers = [resolve, replay, discard]
     assert [answer.accepted for answer in answers].count(True) == 1
@@ -252,7 +252,7 @@ async def test_discard_twice_is_refused_the_second_time(case: Case) -> None:
 
 
 async def test_same_request_id_gets_the_first_answer(case: Case) -> None:
-    """While the order is carried out, after the letter closed, as signal or as update, whatever else it says."""
+    """While the command is carried out, after the letter closed, as signal or as update, whatever else it says."""
     await case.park("second")
     letters, letter = case.redrive.dead_letters, case.letter("second")
     refused = await letters.replay(letter, requested_by="ada", reason="x", input_patch={"nope": 1}, request_id="no")
@@ -290,14 +290,14 @@ async def test_reason_of_five_megabytes_is_refused_before_it_is_sent(case: Case)
 async def test_from_step_that_cannot_be_is_refused(case: Case, fields: dict[str, Any], expected: str) -> None:
     """The answer names the step."""
     await case.park("second")
-    answer = await case.order(Verb.REPLAY, **fields)
+    answer = await case.command(Verb.REPLAY, **fields)
     assert not answer.accepted
     assert expected in answer.message
     assert await case.audited(answer.request_id, action="refused")
 
 
 async def test_letter_that_was_terminated_answers_again(case: Case) -> None:
-    """Its record is the truth: an order starts its workflow anew, and the run hears of it."""
+    """Its record is the truth: a command starts its workflow anew, and the run hears of it."""
     await case.park("second")
     await case.letter_workflow("second").terminate(reason="by mistake")
     case.mend()
@@ -312,7 +312,7 @@ async def test_outcome_reaches_a_letter_that_was_terminated_meanwhile(case: Case
     case.mend()
     case.service.flaky.add("second")
     policy = {"base": "PT0.2S", "cap": "PT1S", "max_attempts": 50}
-    assert (await case.order(Verb.REPLAY, policy=policy)).accepted
+    assert (await case.command(Verb.REPLAY, policy=policy)).accepted
     await case.until(RunStatus.RUNNING)
     await case.letter_workflow("second").terminate(reason="by mistake")
     case.service.flaky.clear()
@@ -320,14 +320,14 @@ async def test_outcome_reaches_a_letter_that_was_terminated_meanwhile(case: Case
     await case.until_letter("second", LetterStatus.REPLAYED)
 
 
-async def test_order_that_reaches_the_run_again_later_is_ignored(case: Case) -> None:
+async def test_command_that_reaches_the_run_again_later_is_ignored(case: Case) -> None:
     """It is good for the cycle that it was accepted for: the next one waits for an order of its own."""
     await case.park("second")
-    await case.order(Verb.REPLAY, request_id="once")
+    await case.command(Verb.REPLAY, request_id="once")
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    again = {"step": "second", "cycle": 1, "order": wording(verb=Verb.REPLAY, request_id="once")}
-    await case.run.signal(OwnerSignal.ORDER, again)
+    again = {"step": "second", "cycle": 1, "command": wording(verb=Verb.REPLAY, request_id="once")}
+    await case.run.signal(RunSignal.COMMAND, again)
     case.mend()
-    assert (await case.order(Verb.RESOLVE, output={"step": "x", "n": 1})).accepted
+    assert (await case.command(Verb.RESOLVE, output={"step": "x", "n": 1})).accepted
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
     assert case.service.called == ["first", "second", "second", "third"]

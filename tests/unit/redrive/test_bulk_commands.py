@@ -7,25 +7,25 @@ import pytest
 from pydantic import ValidationError
 
 from redrive.bulk import (
+    BulkCommand,
     BulkControl,
-    BulkOrder,
     BulkProgress,
     BulkStart,
     BulkStatus,
     bulk_id_for,
     control_refusal,
-    item_order,
+    item_command,
     plan_hash,
     room,
     stop_reason,
 )
 from redrive.dead_letters import Discard, LetterSelection, Mode, Replay, Resolve, Verb
-from redrive.token_bucket import Pace
+from redrive.token_bucket import TokenBucket
 
 
-def order(verb: Any = Verb.REPLAY, **options: Any) -> BulkOrder:
-    """Return an order."""
-    return BulkOrder(tenant="acme", verb=verb, **options)
+def command(verb: Any = Verb.REPLAY, **options: Any) -> BulkCommand:
+    """Return a command."""
+    return BulkCommand(tenant="acme", verb=verb, **options)
 
 
 def running(**counts: int) -> BulkProgress:
@@ -48,10 +48,10 @@ def running(**counts: int) -> BulkProgress:
         ({"verb": "replay", "selection": {"bogus": 1}}, "bogus"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
+def test_a_command_that_makes_no_sense_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
     """The field that is wrong is named."""
     with pytest.raises(ValidationError, match=said):
-        BulkOrder.model_validate({"tenant": "acme", **fields})
+        BulkCommand.model_validate({"tenant": "acme", **fields})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_order_that_makes_no_sense_is_refused_by_name(fields: dict[str, Any],
 )
 def test_so_many_more_are_sent(progress: BulkProgress, options: dict[str, Any], wanted: int) -> None:
     """Never more than may be under way, the canary's before all others, none while it is paused or stops."""
-    assert room(progress, order(**options)) == wanted
+    assert room(progress, command(**options)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_so_many_more_are_sent(progress: BulkProgress, options: dict[str, Any], 
 )
 def test_it_stops_when_too_many_fail(progress: BulkProgress, options: dict[str, Any], *, stops: bool) -> None:
     """The share of failures among known outcomes decides, once there are enough of them."""
-    assert (stop_reason(progress, order(**options)) is not None) == stops
+    assert (stop_reason(progress, command(**options)) is not None) == stops
 
 
 @pytest.mark.parametrize("status", BulkStatus)
@@ -102,13 +102,13 @@ def test_what_has_ended_takes_no_command(status: BulkStatus, control: BulkContro
     assert refused == (status.closed or (status is BulkStatus.STOPPING and control is not BulkControl.STOP))
 
 
-def test_the_order_of_an_item_is_always_the_same() -> None:
-    """Derived from the bulk operation and the letter: sent twice, it is one order; and it names the bulk operation."""
-    start = BulkStart(request_id="r", order=order(), plan_hash="h", requested_by="ada", reason="why")
-    first = item_order(start, "dead-letter-run-1-charge")
-    assert first == item_order(start, "dead-letter-run-1-charge")
+def test_the_command_of_an_item_is_always_the_same() -> None:
+    """Derived from the bulk operation and the letter: sent twice, it is one command; it names the bulk operation."""
+    start = BulkStart(request_id="r", command=command(), plan_hash="h", requested_by="ada", reason="why")
+    first = item_command(start, "dead-letter-run-1-charge")
+    assert first == item_command(start, "dead-letter-run-1-charge")
     assert first.request_id.startswith(f"{start.bulk_id}:")
-    assert first.request_id != item_order(start, "dead-letter-run-2-charge").request_id
+    assert first.request_id != item_command(start, "dead-letter-run-2-charge").request_id
     assert (first.requested_by, first.reason) == ("ada", "why")
 
 
@@ -120,12 +120,12 @@ def test_the_order_of_an_item_is_always_the_same() -> None:
         ({"verb": Verb.DISCARD}, Discard),
     ],
 )
-def test_each_verb_becomes_its_order(fields: dict[str, Any], kind: type) -> None:
+def test_each_verb_becomes_its_command(fields: dict[str, Any], kind: type) -> None:
     """What is ordered for all is ordered for each."""
-    start = BulkStart(request_id="r", order=order(**fields), plan_hash="h", requested_by="ada", reason="why")
-    made = item_order(start, "dead-letter-run-1-charge")
+    start = BulkStart(request_id="r", command=command(**fields), plan_hash="h", requested_by="ada", reason="why")
+    made = item_command(start, "dead-letter-run-1-charge")
     assert isinstance(made, kind)
-    given = start.order.model_dump(include=made.model_fields_set & set(BulkOrder.model_fields))
+    given = start.command.model_dump(include=made.model_fields_set & set(BulkCommand.model_fields))
     assert made.model_dump(include=set(given)) == given
 
 
@@ -138,23 +138,24 @@ def test_a_bulk_operation_has_one_id_in_each_tenant() -> None:
 def test_a_plan_changes_with_every_option_and_member() -> None:
     """But not with the zone in which a moment is written."""
     moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    first = order(selection=LetterSelection(until=moment))
-    same = order(selection=LetterSelection(until=moment.astimezone(UTC)))
+    first = command(selection=LetterSelection(until=moment))
+    same = command(selection=LetterSelection(until=moment.astimezone(UTC)))
     assert plan_hash(first, "members") == plan_hash(same, "members")
     others = [
-        order(selection=LetterSelection(until=moment), **{name: value}) for name, value in (("rate", 1), ("canary", 1))
+        command(selection=LetterSelection(until=moment), **{name: value})
+        for name, value in (("rate", 1), ("canary", 1))
     ]
     assert len({plan_hash(each, "members") for each in [first, *others]} | {plan_hash(first, "changed")}) == 4
 
 
 def test_pace_keeps_to_its_rate() -> None:
     """One at once, then so many per second, and a pause is not caught up for more than a second."""
-    pace = Pace(4)
+    pace = TokenBucket(4)
     assert pace.take(100.0, 10) == 1
     assert pace.take(100.1, 10) == 0
     assert pace.take(100.5, 10) == 2
     assert pace.take(200.0, 10) == 4
-    slow = Pace(0.5)
+    slow = TokenBucket(0.5)
     assert [slow.take(float(second), 10) for second in range(5)] == [1, 0, 1, 0, 1]
-    assert Pace(None).take(0.0, 7) == 7
-    assert [Pace(4, waited=waited).take(0.0, 10) for waited in (0.1, 0.25, 0.5, 60.0)] == [0, 1, 2, 4]
+    assert TokenBucket(None).take(0.0, 7) == 7
+    assert [TokenBucket(4, waited=waited).take(0.0, 10) for waited in (0.1, 0.25, 0.5, 60.0)] == [0, 1, 2, 4]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive import RunStatus
-from redrive.dead_letters import LetterStatus, OwnerSignal, Verb
+from redrive.dead_letters import LetterStatus, RunSignal, Verb
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
@@ -16,8 +16,8 @@ OUTPUT = {"step": "second", "n": 7}
 
 
 def _handed(verb: Verb, cycle: int = 1, proof: str | None = None, **fields: Any) -> dict[str, Any]:
-    order = {"step": "second", "cycle": cycle, "order": wording(verb=verb, requested_by="mallory", **fields)}
-    return order if proof is None else order | {"proof": proof}
+    command = {"step": "second", "cycle": cycle, "command": wording(verb=verb, requested_by="mallory", **fields)}
+    return command if proof is None else command | {"proof": proof}
 
 
 async def _details(case: Case) -> str:
@@ -30,10 +30,12 @@ async def _details(case: Case) -> str:
     [{"verb": Verb.RESOLVE, "output": OUTPUT}, {"verb": Verb.DISCARD}, {"verb": Verb.REPLAY}],
     ids=["resolve", "discard", "replay"],
 )
-async def test_order_sent_to_the_run_by_hand_is_refused(case: Case, order: dict[str, Any], proof: str | None) -> None:
+async def test_command_sent_to_the_run_by_hand_is_refused(
+    case: Case, command: dict[str, Any], proof: str | None
+) -> None:
     """The run stays parked, its page says why, and the audit log has a line with what is known."""
     await case.park("second")
-    await case.run.signal(OwnerSignal.ORDER, _handed(proof=proof, request_id="by-hand", **order))
+    await case.run.signal(RunSignal.COMMAND, _handed(proof=proof, request_id="by-hand", **command))
     [line] = await case.refusals(1)
     assert (line["actor"], line["step"], line["after"]["verb"]) == ("unknown", "second", "order")
     assert "'by-hand' of 'mallory' did not go through the dead letter's record" in line["after"]["problem"]
@@ -45,33 +47,33 @@ async def test_order_sent_to_the_run_by_hand_is_refused(case: Case, order: dict[
     await case.works_still()
 
 
-async def test_real_order_cannot_be_lent_to_another(case: Case) -> None:
-    """Who knows the id of an order that was accepted still lacks its proof: another output does not pass as it."""
+async def test_real_command_cannot_be_lent_to_another(case: Case) -> None:
+    """Who knows the id of a command that was accepted still lacks its proof: another output does not pass as it."""
     await case.park("second", "third")
     case.mend("second")
-    assert (await case.order(Verb.REPLAY, request_id="real")).accepted
+    assert (await case.command(Verb.REPLAY, request_id="real")).accepted
     await case.until_letter("third", LetterStatus.PENDING)
     forged = _handed(Verb.RESOLVE, request_id="real", output=OUTPUT) | {"step": "third"}
-    await case.run.signal(OwnerSignal.ORDER, forged)
+    await case.run.signal(RunSignal.COMMAND, forged)
     [line] = await case.refusals(1)
     assert line["step"] == "third"
     assert (await case.view()).status is RunStatus.DLQ_PENDING
 
 
-async def test_order_for_a_later_cycle_is_refused(case: Case) -> None:
+async def test_command_for_a_later_cycle_is_refused(case: Case) -> None:
     """A cycle that was opened by a replay asks for a proof of its own."""
     await case.park("second")
-    assert (await case.order(Verb.REPLAY)).accepted
+    assert (await case.command(Verb.REPLAY)).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    await case.run.signal(OwnerSignal.ORDER, _handed(Verb.DISCARD, cycle=2))
+    await case.run.signal(RunSignal.COMMAND, _handed(Verb.DISCARD, cycle=2))
     await case.refusals(1)
     await case.works_still()
 
 
-async def test_unreadable_order_between_workflows_is_written_down(case: Case) -> None:
+async def test_unreadable_command_between_workflows_is_written_down(case: Case) -> None:
     """It was dropped without a word."""
     await case.park("second")
-    await case.run.signal(OwnerSignal.ORDER, {"step": "second", "nonsense": True})
+    await case.run.signal(RunSignal.COMMAND, {"step": "second", "nonsense": True})
     [line] = await case.refusals(1)
     assert line["after"]["verb"] == "order"
     assert "does not fit" in line["after"]["problem"]
@@ -97,11 +99,11 @@ async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
     await case.works_still()
 
 
-async def test_order_waits_for_the_database_that_has_its_proof(case: Case, stack: StackInfo) -> None:
-    """The database goes away between the dead letter's word and the run's question: the order is carried out later."""
+async def test_command_waits_for_the_database_that_has_its_proof(case: Case, stack: StackInfo) -> None:
+    """The database stops between the dead letter's word and the run's question: the command is carried out later."""
     await case.park("second")
     with stopped(stack.children["postgres"]):
-        await case.run.signal(OwnerSignal.ORDER, _handed(Verb.DISCARD, request_id="meanwhile"))
+        await case.run.signal(RunSignal.COMMAND, _handed(Verb.DISCARD, request_id="meanwhile"))
 
         async def is_asked() -> bool:
             description = await case.run.describe()
@@ -121,6 +123,6 @@ def test_the_check_is_named_once() -> None:
         file.name
         for package in packages
         for file in (root / package).rglob("*.py")
-        if "signal(OwnerSignal.ORDER" in file.read_text()
+        if "signal(RunSignal.COMMAND" in file.read_text()
     ]
     assert senders == ["commands.py"]

@@ -229,7 +229,7 @@ async def _resolved(recorder: Recorder) -> None:
     assert not late.accepted, late
     letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
     await letter.result()
-    await recorder.keep("letter_ordered_when_closed", letter.id)
+    await recorder.keep("letter_commanded_when_closed", letter.id)
     recorder.mend()
 
 

@@ -46,7 +46,7 @@ LETTERS = {
     "letter_step_only_continued",
     "letter_sent_back",
     "letter_resolved",
-    "letter_ordered_when_closed",
+    "letter_commanded_when_closed",
     "letter_discarded",
     "letter_canceled_when_parked",
     "letter_continued_when_parked_1",

@@ -94,7 +94,7 @@ async def test_unknown_signal_is_refused_and_audited(case: Case, to: str) -> Non
     await case.works_still()
 
 
-@pytest.mark.parametrize("name", ["exhausted", "outcome", "order"])
+@pytest.mark.parametrize("name", ["exhausted", "outcome", "command"])
 async def test_forged_word_between_workflows_harms_nothing(case: Case, name: str) -> None:
     """Signals by which run and letter talk to each other are read with the same care."""
     await case.park("second")

@@ -48,7 +48,7 @@ json_values = st.recursive(
 documents = st.dictionaries(st.text(max_size=3), json_values, max_size=4)
 
 
-@pytest.mark.parametrize("order", COMMAND_LIST)
+@pytest.mark.parametrize("command", COMMAND_LIST)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -69,13 +69,13 @@ def test_letter_that_is_not_pending_refuses_every_command(
     assert expected in reason
 
 
-@pytest.mark.parametrize("order", COMMAND_LIST)
+@pytest.mark.parametrize("command", COMMAND_LIST)
 def test_pending_letter_takes_every_command(command: LetterCommand) -> None:
     """What only the run knows is checked with the run."""
     assert refusal(LetterState(letter=LETTER), command) is None
 
 
-@pytest.mark.parametrize(("order", "refused"), [(REPLAY, True), (RESOLVE, True), (RESTART, True), (DISCARD, False)])
+@pytest.mark.parametrize(("command", "refused"), [(REPLAY, True), (RESOLVE, True), (RESTART, True), (DISCARD, False)])
 def test_blocked_letter_names_the_step_it_waits_for(command: LetterCommand, refused: bool) -> None:
     """Only giving up is left to the check with the run, which may be gone."""
     reason = refusal(LetterState(letter=LETTER, blocked_by="first"), command)
@@ -108,7 +108,7 @@ def test_step_only_replay_runs_the_failed_step(mode: Mode, from_step: str | None
 
 
 @pytest.mark.parametrize(
-    ("order", "status"),
+    ("command", "status"),
     [
         (REPLAY, LetterStatus.REPLAYING),
         (RESOLVE, LetterStatus.RESOLVED),

@@ -69,7 +69,7 @@ async def test_child_that_never_gets_ready_is_ended(supervisor: Supervisor) -> N
     """CircuitBreaker has an end, and the process does not outlive it."""
     before = set(psutil.Process().children())
     with pytest.raises(StackError, match=r"the dreamer was not ready after 0.5 s.(.|\n)*  waiting"):
-        await supervisor.start(_program("dreamer", WAIT, ready=_no, patience=timedelta(seconds=0.5)))
+        await supervisor.start(_program("dreamer", WAIT, ready=_no, ready_timeout=timedelta(seconds=0.5)))
     assert set(psutil.Process().children()) <= before
 
 

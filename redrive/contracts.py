@@ -20,7 +20,7 @@ STEP_LIMIT: Final = 200
 DEPTH_LIMIT: Final = 100
 # These bound what a document costs to parse and to walk. Constants, because workflows check messages against them: a
 # limit that changes with a setting would change the meaning of a stored history.
-ELEMENT_LIMIT: Final = 100_000
+ELEMENT_LIMIT: Final = 50_000
 NAME_LIMIT: Final = 1024
 DIGIT_LIMIT: Final = 4300
 # A message has fields of its own besides its document.

@@ -22,9 +22,10 @@ _PROBLEMS_READ = 1000
 _MESSAGE_SHOWN = 200
 _VALUE_SHOWN = 60
 _TOO_LONG = 10**DIGIT_LIMIT
-# One match for each element outside of texts, and one for the rest. It cannot fail, so that nothing is read twice: an
-# unclosed text goes to the end, and so does the rest.
-_ELEMENT = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"?+|[^"\[{,]++|[\[{](?=\s*+[\]}]))*+(?:([\[{,])|\Z)', re.DOTALL)
+# A text without escapes; one that is not closed goes to the end.
+_TEXT = re.compile(rb'"[^"]*"?')
+_SPACE = b" \t\r\n"
+_PART = 64 * 1024
 
 
 def parse_payload(text: bytes | str) -> dict[str, Any]:
@@ -51,12 +52,25 @@ def parse_json(text: bytes | str, elements: int = ELEMENT_LIMIT) -> Any:
 
 def _has_more_elements(data: bytes, limit: int) -> bool:
     """Tell whether JSON text has more members and items than this. For invalid JSON either answer is possible."""
-    # Ignores that commas may be in texts: fast, and enough for nearly every document.
-    most = data.count(b",") + data.count(b"[") + data.count(b"{") - data.count(b"[]") - data.count(b"{}")
-    if most <= limit:
+    # Commas in texts count here: fast, and enough for nearly every document.
+    if _count_elements(data) <= limit:
         return False
-    match = next(itertools.islice(_ELEMENT.finditer(data), limit, None), None)
-    return match is not None and match[1] is not None
+    return _count_elements(_without_texts(data)) > limit
+
+
+def _without_texts(data: bytes) -> bytearray:
+    """Return JSON text with a digit for each text, and no space. Part by part: half a million texts take 30 MB."""
+    data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    kept, is_inside = bytearray(), False
+    for start in range(0, len(data), _PART):
+        part = b'"' * is_inside + data[start : start + _PART]
+        is_inside = part.count(b'"') % 2 == 1
+        kept += _TEXT.sub(b"0", part)
+    return kept.translate(None, _SPACE)
+
+
+def _count_elements(data: bytes | bytearray) -> int:
+    return data.count(b",") + data.count(b"[") + data.count(b"{") - data.count(b"[]") - data.count(b"{}")
 
 
 def check_payload(value: object) -> dict[str, Any]:

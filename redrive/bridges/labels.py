@@ -15,7 +15,7 @@ from redrive.contracts import NAME_PATTERN
 LOOKED_AT: Final = 64 * 1024
 _LONGEST: Final = 2048
 # Possessive: each byte is read once, whatever follows.
-_TOKEN: Final = re.compile(rb'\s*+(?:("(?:[^"\\]++|\\.)*+")|([{}\[\],:])|[^\s"{}\[\],:]++)', re.DOTALL)
+_TOKEN: Final = re.compile(rb'\s*+(?:("[^"\\]*+(?:\\.[^"\\]*+)*+")|([{}\[\],:])|[^\s"{}\[\],:]++)', re.DOTALL)
 _NAMES: Final = {"tenant": "tenant", "type": "event_type", "dedupeKey": "dedupe_key", "dedupe_key": "dedupe_key"}
 
 

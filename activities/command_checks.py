@@ -98,7 +98,7 @@ class CommandChecks:
                 await self._restart(letter, run.run) if gone else CheckedCommand("the run is open: replay it instead")
             )
         if gone:
-            return _gone(command, "the run has ended: `restart` starts it anew from this step")
+            return _gone(command, "the run has ended: `restart` starts a new run from this step")
         problem = _place_problem(request, run) or self._command_problem(letter, command, run)
         is_last = bool(run.steps) and run.steps[-1].name == letter.step
         return CheckedCommand(problem, message=_MESSAGES[command.verb], is_last=is_last)
@@ -114,11 +114,11 @@ class CommandChecks:
 
     async def _restart(self, letter: LetterId, run: RunInput) -> CheckedCommand:
         """Start the next generation of a run that is gone, with the steps before the dead one done."""
-        anew = restarted(run, letter)
-        run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, anew.generation)
+        fresh = restarted(run, letter)
+        run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, fresh.generation)
         # Starting twice gives one run: the id is computed.
-        await start_run(self._client, self._task_queue, run_id, anew)
-        return CheckedCommand(message=f"started anew as {run_id}")
+        await start_run(self._client, self._task_queue, run_id, fresh)
+        return CheckedCommand(message=f"started again as {run_id}")
 
     def _command_problem(self, letter: LetterId, command: LetterCommand, run: RunDocument) -> str | None:
         match command:
@@ -203,7 +203,7 @@ def _place_problem(request: CommandRequest, run: RunDocument) -> str | None:
     if cycle != request.cycle:
         return (
             f"the run is parked in cycle {cycle}, the record tells of cycle {request.cycle}: try again, "
-            "or mend it with `redrive reconcile --repair`"
+            "or fix it with `redrive reconcile --repair`"
         )
     return None
 

@@ -331,7 +331,7 @@ class KeyStatus(StrEnum):
 class KeySweep(Message):
     """What a sweep over the idempotency keys did."""
 
-    settled: int = Field(description="keys whose run had ended without a word about it in the database")
+    settled: int = Field(description="keys whose run had ended without a record in the database")
     deleted: int = Field(description="keys and stored results whose time was up")
 
 

@@ -327,8 +327,8 @@ class Alert(Message):
 class FollowUp(Message):
     """Report, at the end of an alert's window, how many failures it suppressed."""
 
-    alert: Alert = Field(description="one of those that were held back; its count is not known yet")
-    since: Moment = Field(description="when the alert was raised that holds them back")
+    alert: Alert = Field(description="one of those that were suppressed; its count is not known yet")
+    since: Moment = Field(description="when the alert was raised that suppresses them")
 
     @property
     def workflow_id(self) -> str:

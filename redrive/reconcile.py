@@ -59,7 +59,7 @@ class Problem(BaseModel):
     step: str
     about: str
     ending: Ending | None = None
-    mended: bool = False
+    repaired: bool = False
 
     @property
     def letter(self) -> LetterId:
@@ -77,7 +77,7 @@ class Report(BaseModel):
     @property
     def unmended(self) -> int:
         """How many problems are left."""
-        return sum(not problem.mended for problem in self.problems)
+        return sum(not problem.repaired for problem in self.problems)
 
 
 class Reconciliation:
@@ -125,7 +125,7 @@ class Reconciliation:
         self,
         suspects: Iterable[Item],
         look: Callable[[Item], Awaitable[Problem | None]],
-        mend: Callable[[Problem], Awaitable[bool]],
+        repair: Callable[[Problem], Awaitable[bool]],
     ) -> list[Problem]:
         """Check suspects, and after a while check again those that look wrong; fix those that are."""
         first = await _each(suspects, lambda item: _paired(item, look))
@@ -134,8 +134,8 @@ class Reconciliation:
             await asyncio.sleep(GRACE)
         problems = [problem for problem in await _each(wrong, look) if problem]
         if self._repair:
-            for problem, mended in zip(problems, await _each(problems, mend), strict=True):
-                problem.mended = mended
+            for problem, repaired in zip(problems, await _each(problems, repair), strict=True):
+                problem.repaired = repaired
         return problems
 
     async def _parked_problem(self, run: RunSummary) -> Problem | None:

@@ -44,7 +44,7 @@ def letter_details(state: LetterState) -> str:
     if state.blocked_by:
         lines += [f"Waits for the earlier step **{state.blocked_by}**, which is dead too.", ""]
     if state.orphaned:
-        lines += ["The run is gone: `redrive dlq restart` starts it anew from this step.", ""]
+        lines += ["The run is gone: `redrive dlq restart` starts a new run from this step.", ""]
     if state.status is LetterStatus.PENDING:
         lines += _how_to_replay()
     return "\n".join(lines)

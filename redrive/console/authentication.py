@@ -171,7 +171,7 @@ def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
             raise Refusal(
                 403,
                 "forbidden",
-                f"{caller.name} is {caller.role.value} and has not the right {right.value!r}",
+                f"{caller.name} is {caller.role.value} and lacks the permission {right.value!r}",
                 "ask an admin of your organisation",
             )
         return caller

@@ -84,7 +84,7 @@ class KeyedStarts:
                 return claim
             run.generation = claim.generation + 1
         raise OutcomeUnknown(
-            f"key {run.key!r} is changing hands, or the database went away meanwhile: try the same key again"
+            f"key {run.key!r} is being claimed concurrently, or the database stopped answering: try the same key again"
         )
 
     async def _start_or_release(self, run: RunInput) -> StartedRun:
@@ -231,5 +231,5 @@ def _not_started(run: RunInput, error: RPCError) -> Unavailable:
 def _unknown(run_id: str, error: RPCError) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"Temporal did not answer ({error.status.name.lower()}: {error.message[:200]}): whether {run_id} was started "
-        "is not known; try the same key again, it starts one run at the most"
+        "is not known; try the same key again, it starts at most one run"
     )

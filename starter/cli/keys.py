@@ -153,8 +153,8 @@ async def reset(
                 f"key {key!r}: its run {record.run_id} is open; wait for its end, cancel it, or reset with --force"
             )
         confirm(f"Let key {key} of tenant {tenant} start a new run, beside {record.run_id}?", yes=yes)
-        anew = await reset_key(pool, record, actor=asked_by(by), reason=reason, forced=force)
+        fresh = await reset_key(pool, record, actor=asked_by(by), reason=reason, forced=force)
     if json:
-        print_json(anew)
+        print_json(fresh)
     else:
-        console.print(f"the next start with it makes {anew.run_id}", markup=False, soft_wrap=True)
+        console.print(f"the next start with it makes {fresh.run_id}", markup=False, soft_wrap=True)

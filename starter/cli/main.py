@@ -86,7 +86,7 @@ def _usage(error: CycloptsError) -> str:
     error.verbose = False
     command = " ".join(["redrive", *(error.command_chain or ())])
     unused = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
-    problem = f"one word too many: {' '.join(unused)}" if unused else str(error).strip()
+    problem = f"unexpected argument: {' '.join(unused)}" if unused else str(error).strip()
     return f"{problem}\nTry `{command} --help`."
 
 

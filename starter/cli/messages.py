@@ -28,7 +28,7 @@ from redrive.store.messages.dead import (
     read_payload,
 )
 
-app = App(name="messages", help="Messages that were given up: look at them, replay them, discard them.")
+app = App(name="messages", help="Dead messages: list, show, replay or discard them.")
 
 Id = Annotated[str, Parameter(name="ID", help="The message's id, with `message-` before it or without.")]
 Tenant = Annotated[str | None, Parameter(help="Whose message; needed when two tenants have one of that id.")]
@@ -146,7 +146,7 @@ async def command_message(
 ) -> None:
     """Replay or discard a message, or show which one that would be."""
     if options.wait:
-        raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` tells what became of it")
+        raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` shows its outcome")
     async with open_records(read_settings()) as pool:
         found = await find_message(pool, text, tenant)
         if options.dry_run:

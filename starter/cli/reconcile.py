@@ -41,7 +41,7 @@ async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Js
     else:
         _print(report)
     if report.unmended:
-        advice = "some could not be mended" if repair else "mend them with `redrive reconcile --repair`"
+        advice = "some could not be repaired" if repair else "repair them with `redrive reconcile --repair`"
         raise StoresDisagree(f"{report.unmended} of {len(report.problems)} problems are left: {advice}")
 
 
@@ -50,8 +50,8 @@ def _print(report: Report) -> None:
     if not report.problems:
         console.print("they agree")
         return
-    table = Table("tenant", "run", "step", "what is wrong", "mended", box=None, header_style="bold")
+    table = Table("tenant", "run", "step", "what is wrong", "repaired", box=None, header_style="bold")
     for problem in report.problems:
-        mended = "yes" if problem.mended else "no"
-        table.add_row(problem.tenant, problem.run_id, problem.step, plain(problem.about), mended)
+        repaired = "yes" if problem.repaired else "no"
+        table.add_row(problem.tenant, problem.run_id, problem.step, plain(problem.about), repaired)
     console.print(table)

@@ -29,7 +29,7 @@ async def rescue(redrive: Redrive, database: Database, scene: Scene, view: RunVi
     letter = LetterId(tenant=view.tenant, run_id=view.run_id, step=step)
     record = await _record(database, letter)
     _show(record)
-    _say(f"You mend the input and replay the same run from {step!r} on:")
+    _say(f"You fix the input and replay the same run from {step!r} on:")
     words = " ".join(f"--set {name}={value}" for name, value in scene.edit.items())
     _say(f'  redrive dlq replay {record.run_id}/{step} {words} --reason "{REASON}"', style="cyan")
     answer = await redrive.dead_letters.replay(letter, requested_by=OPERATOR, reason=REASON, input_patch=scene.edit)

@@ -26,7 +26,7 @@ SCENES = (
     Scene("order", {"item": "kettle", "quantity": 2}, "two 503s, then it heals"),
     Scene("order", {"item": "violin", "quantity": 1}, "a 429: waits as long as the service asks"),
     Scene("order", {"item": "piano", "quantity": 1}, "a hang: cut off at the deadline, tried again"),
-    Scene("order", {"item": "ghost", "quantity": 1}, "a 400: parked, mended, replayed", edit={"item": "lamp"}),
+    Scene("order", {"item": "ghost", "quantity": 1}, "a 400: parked, edited, replayed", edit={"item": "lamp"}),
 )
 
 

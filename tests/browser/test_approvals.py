@@ -16,7 +16,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture
 async def running(worker: WorkerFactory, registry: Registry) -> AsyncIterator[Running]:
-    """A worker that wants two pairs of eyes."""
+    """A worker that wants a second approver."""
     register(registry)
     async with worker(approvals=True) as running:
         yield running

@@ -50,8 +50,8 @@ async def scheduler(running: Running, rabbitmq: RabbitServer, names: Names, page
 
 async def command(page: Page, verb: str, reason: str) -> None:
     """Give a command on the page that is open."""
-    if verb == "Ignore":
-        await page.locator("summary", has_text="Ignore").click()
+    if verb == "Discard":
+        await page.locator("summary", has_text="Discard").click()
     form = page.locator(f"form[data-api*='/{verb.lower()}']")
     await form.get_by_label("Reason").fill(reason)
     await form.get_by_role("button", name=verb).click()
@@ -78,12 +78,12 @@ async def test_dead_messages_are_found_read_replayed_and_ignored(scheduler: AppS
     assert message.body.decode() == sent
     await expect(page.locator(".cause .status")).to_have_text("replayed")
     await expect(page.locator("#trail")).to_contain_text("the service is back")
-    await expect(page.locator("#commands")).to_contain_text("nothing left to order")
+    await expect(page.locator("#commands")).to_contain_text("Nothing is left to do")
 
     await go_to(page, "Messages")
     await expect(rows).to_have_count(1)
     await press(page, "j", "Enter")
-    await command(page, "Ignore", "sent by hand")
+    await command(page, "Discard", "sent by hand")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
     assert (await scheduler.dead(MessageStatus.DISCARDED)).replay_count == 0
     await page.goto("/audit")
@@ -126,7 +126,7 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await go_to(page, "Events")
     await rows.filter(has_text="not valid JSON").get_by_role("link").click()
     await expect(page.locator("pre.json mark")).to_have_text("[redacted]")
-    await command(page, "Ignore", "a producer's test")
+    await command(page, "Discard", "a producer's test")
     await expect(page.locator(".cause .status")).to_have_text("discarded")
 
 

@@ -54,7 +54,7 @@ async def test_operator_reads_a_cause_and_replays(running: Running, pages: Pages
     await replay.get_by_role("button", name="Replay").click()
     await expect(page.locator(".cause .status")).to_have_text("replayed")
     await expect(page.locator("#trail")).to_contain_text("the provider is back")
-    await expect(page.locator("#commands")).to_contain_text("nothing left to order")
+    await expect(page.locator("#commands")).to_contain_text("Nothing is left to do")
     await case.until(RunStatus.SUCCESS)
     await page.goto("/dead-letters")
     await expect(page.locator(".groups .number")).to_have_text(["3", "1", "1"])

@@ -80,7 +80,7 @@ class Reaction(StrEnum):
     TRY_AGAIN = "try again"
     """It may be this message: try it again, as often as the policy says."""
     WAIT = "wait"
-    """Something that every message needs is away: wait for it, however long that takes."""
+    """Something that every message needs is unavailable: wait for it, however long that takes."""
 
 
 def judge(error: BaseException) -> Reaction:

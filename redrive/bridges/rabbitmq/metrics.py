@@ -18,7 +18,7 @@ class RetryMetrics:
             "retries_scheduled_total", "Messages stored for a retry", ["queue"], registry=self.registry
         )
         self._executed = Counter(
-            "retries_executed_total", "Retries by what became of them", ["queue", "status"], registry=self.registry
+            "retries_executed_total", "Retries by outcome", ["queue", "status"], registry=self.registry
         )
         self._exhausted = Counter(
             "retries_exhausted_total",

@@ -68,7 +68,7 @@ class RetrySweeper:
                 lanes = [asyncio.create_task(self._lane(connection, tenant, turn)) for _ in range(LANES)]
                 return sum(await _all_or_none(lanes))
         except BROKER_ERRORS as error:
-            raise Unavailable(f"RabbitMQ went away: {reason(error)}") from error
+            raise Unavailable(f"RabbitMQ is unavailable: {reason(error)}") from error
 
     async def _lane(self, connection: AbstractConnection, tenant: str, turn: "_Turn") -> int:
         # The interface does not declare `wait`: without it, each message would wait for the socket alone.
@@ -99,7 +99,7 @@ class RetrySweeper:
                 results = await self._send(channel, due, tenant)
                 await self._settle(connection, tenant, [result for result in results if _is_known(result)])
         if not all(_is_known(result) for result in results):
-            raise Unavailable("RabbitMQ went away before it confirmed all of a batch")
+            raise Unavailable("RabbitMQ stopped before it confirmed all of a batch")
         return len(due)
 
     async def _send(self, channel: Channel, due: Sequence[DueRetry], tenant: str) -> list[_Result]:

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 READ_WAIT: Final = timedelta(milliseconds=500)
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
 # How often to retry a dependency that is unavailable.
-AWAY: Final = Curve(base=timedelta(milliseconds=100), cap=timedelta(seconds=5), jitter=FullJitter(), max_attempts=1)
+OUTAGE: Final = Curve(base=timedelta(milliseconds=100), cap=timedelta(seconds=5), jitter=FullJitter(), max_attempts=1)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class RedisBridge:
                 tries += 1
                 if tries == 1:
                     log.warning("bridge.waiting", source=self._stream.name, operation=who, error=_said(error))
-                await self._pause(AWAY.delay(tries, random.random()))  # noqa: S311  # jitter
+                await self._pause(OUTAGE.delay(tries, random.random()))  # noqa: S311  # jitter
             else:
                 if tries:
                     log.info("bridge.back", source=self._stream.name, operation=who, attempt=tries + 1)

@@ -90,5 +90,5 @@ def accepted(answer: Answer) -> Answer:
     """Return the answer to an accepted command, or refuse with its message."""
     if answer.accepted:
         return answer
-    action = "POST …/restart starts a run anew from the dead step" if answer.orphaned else "nothing was changed"
+    action = "POST …/restart starts a new run from the dead step" if answer.orphaned else "nothing was changed"
     raise Refusal(409, "run_gone" if answer.orphaned else CommandRefused.code, answer.message, action)

@@ -59,5 +59,5 @@ async def follow_restart(connection: Connection, tenant: str, run_id: str) -> No
     )
     if row is not None:
         generation = row["generation"] + 1
-        anew = run_id_for_key(tenant, row["key"], generation)
-        await connection.execute(_NEXT, tenant, row["key"], generation, anew, True)
+        next_run = run_id_for_key(tenant, row["key"], generation)
+        await connection.execute(_NEXT, tenant, row["key"], generation, next_run, True)

@@ -28,7 +28,7 @@ class BulkLetters(LetterOptions):
 class Care:
     """The safety limits."""
 
-    rate: Annotated[float | None, Parameter(help="How many commands to send per second at the most.")] = None
+    rate: Annotated[float | None, Parameter(help="Maximum number of commands per second.")] = None
     parallelism: Annotated[
         int, Parameter(validator=Number(gte=1, lte=500), help="How many may be under way at once.")
     ] = 20

@@ -129,7 +129,7 @@ async def restart(letter: Letter, /, *, how: Giving) -> None:
 
     `redrive dlq restart run-01a1e2177540731697934191006e66dd/charge --reason "terminated by mistake"`
     """
-    await _give(letter, how.command(Restart), "Start a run anew in place of that of {id}?", how)
+    await _give(letter, how.command(Restart), "Start a new run in place of that of {id}?", how)
 
 
 async def _give(letter: str, command: LetterCommand, question: str, how: Giving) -> None:

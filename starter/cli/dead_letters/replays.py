@@ -60,7 +60,7 @@ async def _check(redrive: Redrive, record: LetterRecord, command: Replay) -> Non
         except RunNotFound:
             problem = "the run is not in Temporal any more: its history cannot be read"
         else:
-            problem = "the run has ended: `redrive dlq restart` starts it anew from this step" if ended else None
+            problem = "the run has ended: `redrive dlq restart` starts a new run from this step" if ended else None
     if problem:
         raise CommandRefused(f"it would be refused: {problem}")
 

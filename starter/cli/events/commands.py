@@ -126,6 +126,6 @@ async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: G
         found = await get_dead_event(pool, None, dead_id)
         if found is None:
             raise EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows them")
-        confirm(f"Give up {dead_id}?", yes=how.yes)
+        confirm(f"Discard {dead_id}?", yes=how.yes)
         answer = await discard(pool, found, command)
     finish(answer, json=how.json)

@@ -1,4 +1,4 @@
-"""The second pair of eyes (`REDRIVE_APPROVALS=on`): an edit waits for another admin, bound to what it would do."""
+"""The second approver (`REDRIVE_APPROVALS=on`): an edit waits for another admin, bound to what it would do."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The second pair of eyes for bulk operations: a plan waits on a page for another person, not for another token."""
+"""The second approver for bulk operations: a plan waits on a page for another person, not for another token."""
 
 import html
 from collections.abc import AsyncIterator

@@ -84,7 +84,7 @@ function settle(form) {
 }
 
 function refuse(form, error) {
-  // The record may have changed with the refusal. A form that holds little is drawn anew; an edit is left as it is.
+  // The record may have changed with the refusal. A form that holds little is drawn again; an edit is left as it is.
   if (error.isAnswer && !find("textarea", form)) {
     toast(error.message, "bad");
     settle(form);

@@ -1,9 +1,14 @@
-"""Connect to Temporal: by the environment, a Temporal profile, or the embedded stack of this directory."""
+"""Connect to Temporal: by the environment, a Temporal profile, or the embedded stack of this directory.
+
+There is no default address: whoever listens there may be somebody else's server.
+"""
 
 import asyncio
 import atexit
+import fcntl
 import functools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,8 +17,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
 from temporalio.runtime import Runtime
 
-from redrive.contracts import Broker
-from redrive.errors import Unavailable
+from redrive.errors import NotConfigured, Unavailable
 from redrive.payloads import data_converter
 from redrive.settings import Settings
 from redrive.tracing import interceptors
@@ -21,7 +25,7 @@ from redrive.tracing import interceptors
 STACK_FILE = "stack.json"
 # Next to it: the logins that clients do not need.
 LOGINS_FILE = "logins.json"
-DEFAULT_ADDRESS = "localhost:7233"
+LOCK_FILE = "lock"
 CONNECT_TIMEOUT = 10.0
 SETTLE_TIME = 0.1
 
@@ -65,7 +69,8 @@ def _connect_config(settings: Settings) -> ClientConnectConfig:
         config["target_host"] = settings.temporal_address
     if settings.temporal_namespace:
         config["namespace"] = settings.temporal_namespace
-    config.setdefault("target_host", embedded_address(settings.state_dir) or DEFAULT_ADDRESS)
+    if not config.get("target_host"):
+        config["target_host"] = embedded(settings, "Temporal server", "TEMPORAL_ADDRESS", "temporal_address")
     return config
 
 
@@ -73,10 +78,7 @@ def database_url(settings: Settings) -> str:
     """Return the address of the database, or raise if there is none."""
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
-    embedded = _embedded(settings.state_dir / STACK_FILE, "database_url")
-    if embedded is None:
-        raise Unavailable("there is no database: start one with `redrive up`, or set DATABASE_URL")
-    return embedded
+    return embedded(settings, "database", "DATABASE_URL", "database_url")
 
 
 def access_database_url(settings: Settings) -> str:
@@ -92,21 +94,50 @@ def owner_database_url(settings: Settings) -> str:
 def _with_login(settings: Settings, chosen: SecretStr | None, name: str) -> str:
     if chosen is not None:
         return chosen.get_secret_value()
-    embedded = None if settings.database_url else _embedded(settings.state_dir / LOGINS_FILE, name)
-    return embedded or database_url(settings)
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    return _read(stack_directory(settings) / LOGINS_FILE, name) or database_url(settings)
 
 
-def embedded_address(state_dir: Path) -> str | None:
-    """Return the address of the embedded Temporal server of this directory, if one was started."""
-    return _embedded(state_dir / STACK_FILE, "temporal_address")
+def stack_directory(settings: Settings) -> Path:
+    """Return the state directory of this directory's stack; if it has none, that of the nearest one above it."""
+    nearest = settings.state_dir.absolute()
+    if settings.state_dir.is_absolute() or nearest.exists():
+        return nearest
+    above = (parent / settings.state_dir for parent in Path.cwd().parents)
+    # One that somebody else has put there, say in /tmp, is not ours.
+    return next((each for each in above if each.is_dir() and each.stat().st_uid == os.geteuid()), nearest)
 
 
-def embedded_broker(state_dir: Path, broker: Broker) -> str | None:
-    """Return the address of a broker of this directory's stack, if it has one."""
-    return _embedded(state_dir / STACK_FILE, "brokers", broker)
+def embedded(settings: Settings, what: str, variable: str, *names: str) -> str:
+    """Return an address of this directory's stack, or raise which variable to set. Nothing else is a default."""
+    directory = stack_directory(settings)
+    if not directory.is_dir():
+        raise NotConfigured(f"there is no {what} here: start a stack with `redrive up`, or set {variable}")
+    if not is_locked(directory / LOCK_FILE):
+        raise Unavailable(f"the stack of {directory} does not run: start it with `redrive up`, or set {variable}")
+    found = _read(directory / STACK_FILE, *names)
+    if found is None:
+        raise Unavailable(f"the stack of {directory} is starting, or has no {what}: wait, or set {variable}")
+    return found
 
 
-def _embedded(file: Path, *names: str) -> str | None:
+def is_locked(file: Path) -> bool:
+    """Tell whether a running stack holds its lock. A file with addresses may be left over from one that was killed."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _read(file: Path, *names: str) -> str | None:
     try:
         value = json.loads(file.read_text())
         for name in names:

@@ -24,6 +24,7 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── KeyNotFound
 ├── KeyInUse                 the key's run is open: a reset needs force
 ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
+│   ├── NotConfigured        no server is named, and no stack is here
 │   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
 ├── StackError               the embedded stack cannot start
 └── StepError                why a step's attempt failed, with its category
@@ -202,6 +203,12 @@ class Unavailable(RedriveError):
     """Something that Redrive needs did not answer. Nothing is known to be wrong with the request: try again."""
 
     code = "unavailable"
+
+
+class NotConfigured(Unavailable):
+    """No server is named, and there is no stack in this directory: the message says what to set."""
+
+    code = "not_configured"
 
 
 class OutcomeUnknown(Unavailable):

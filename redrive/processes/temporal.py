@@ -8,7 +8,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
 
 from redrive.connection import connect_temporal
-from redrive.errors import Unavailable
+from redrive.errors import NotConfigured, Unavailable
 from redrive.logs import get_logger
 from redrive.settings import Settings
 
@@ -29,6 +29,8 @@ async def connect_with_retries(settings: Settings, runtime: Runtime | None = Non
     while True:
         try:
             return await connect_temporal(settings, runtime)
+        except NotConfigured:
+            raise
         except Unavailable as error:
             log.warning("worker.waiting", error=str(error))
             await asyncio.sleep(CONNECT_INTERVAL)

@@ -1,6 +1,6 @@
 """`redrive migrate`: bring the database's schema up to date."""
 
-from redrive.connection import owner_database_url
+from redrive.connection import owner_database_url, stack_directory
 from redrive.errors import InvalidInput
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.runs.views import print_json
@@ -27,7 +27,7 @@ async def migrate(*, json: Json = False) -> None:
 
 
 def _database_url(settings: Settings) -> str:
-    if not (settings.owner_database_url or settings.database_url or find_running(settings.state_dir)):
+    if not (settings.owner_database_url or settings.database_url or find_running(stack_directory(settings))):
         raise InvalidInput(
             "REDRIVE_OWNER_DATABASE_URL, DATABASE_URL: not set, and no stack runs in this directory; "
             "say which database it is"

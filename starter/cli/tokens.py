@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from redrive.access import Right, Role, member, parse_role
-from redrive.connection import access_database_url, owner_database_url
+from redrive.connection import access_database_url, owner_database_url, stack_directory
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
@@ -176,13 +176,13 @@ async def link(*, token: str | None = None, console_url: str | None = None) -> N
         The console's address; by default REDRIVE_CONSOLE_URL, or the console of the stack that runs in this directory.
     """
     settings = read_settings()
-    running = find_running(settings.state_dir)
+    running = find_running(stack_directory(settings))
     place = console_url or settings.console_url or (running.console if running else None)
     if place is None:
         raise WrongUsage("--console-url: say where the console is; no stack with one runs in this directory")
     secret = token or os.environ.get("REDRIVE_TOKEN")
     if secret is None:
-        file = StateDirectory(settings.state_dir).token
+        file = StateDirectory(stack_directory(settings)).token
         logins = Logins(access_database_url(settings), owner_database_url(settings))
         console.print(await sign_in_link(place, logins, file), markup=False, soft_wrap=True)
         return

@@ -244,7 +244,9 @@ class Stack:
             profile = ClientConfigProfile.load(profile=settings.temporal_profile)
         except RuntimeError as error:
             raise StackError(f"the Temporal profile {settings.temporal_profile!r} cannot be read: {error}") from error
-        address = settings.temporal_address or profile.address or f"localhost:{TEMPORAL_PORT}"
+        address = settings.temporal_address or profile.address
+        if not address:
+            raise StackError(f"the Temporal profile {settings.temporal_profile!r} has no address: set TEMPORAL_ADDRESS")
         return address, settings.temporal_namespace or profile.namespace or DEFAULT_NAMESPACE
 
     def _own_programs(self, *, embedded_temporal: bool) -> list[Program]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
-from redrive.connection import LOGINS_FILE
+from redrive.connection import LOCK_FILE, LOGINS_FILE, STACK_FILE, is_locked
 from redrive.contracts import Broker
 from redrive.errors import StackError
 
@@ -60,7 +60,12 @@ class StateDirectory:
     @property
     def info(self) -> Path:
         """The file that tells others where the stack is."""
-        return self.path / "stack.json"
+        return self.path / STACK_FILE
+
+    @property
+    def lock(self) -> Path:
+        """The file that a running stack holds."""
+        return self.path / LOCK_FILE
 
     @property
     def logins(self) -> Path:
@@ -99,7 +104,7 @@ class StateDirectory:
     def __enter__(self) -> "StateDirectory":
         with writing(self.path), contextlib.ExitStack() as undo:
             self._make(self.path, 0o711 if os.geteuid() == 0 else 0o700)
-            undo.enter_context(holding(self.path / "lock"))
+            undo.enter_context(holding(self.lock))
             _check_space(self.path)
             self.withdraw()
             for directory in (self.logs, self.temporal, self.ready):
@@ -184,17 +189,13 @@ def find_running(state_dir: Path) -> StackInfo | None:
     try:
         text = state.info.read_text(encoding="utf-8")
         logins = json.loads(state.logins.read_text(encoding="utf-8")) if state.logins.exists() else {}
-        descriptor = os.open(state.path / "lock", os.O_RDONLY)
+        return StackInfo.model_validate(json.loads(text) | logins) if is_locked(state.lock) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StackError(f"cannot read {error.filename}: {error.strerror}") from error
-    try:
-        return None if _locked(descriptor, fcntl.LOCK_SH) else StackInfo.model_validate(json.loads(text) | logins)
     except (ValidationError, ValueError, TypeError) as error:
         raise StackError(f"{state.info} was written by another version of Redrive: restart its stack") from error
-    finally:
-        os.close(descriptor)
 
 
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:

@@ -1,17 +1,15 @@
 """The settings of events: their source, their default tenant and their pipelines."""
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redrive.bridges.redis.stream import EVENT_LIMIT, KEPT
-from redrive.connection import embedded_broker
+from redrive.connection import embedded
 from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
 from redrive.settings import Settings
-
-DEFAULT_URL: Final = "redis://localhost:6379/0"
 
 
 class EventSettings(BaseSettings):
@@ -47,7 +45,7 @@ class EventSettings(BaseSettings):
     )
 
     def url(self, settings: Settings) -> str:
-        """Return the address of Redis: the configured one, that of this directory's stack, or the default."""
+        """Return the address of Redis: the configured one, or that of this directory's stack."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
-        return embedded_broker(settings.state_dir, Broker.REDIS) or DEFAULT_URL
+        return embedded(settings, "Redis", "REDIS_URL", "brokers", Broker.REDIS)

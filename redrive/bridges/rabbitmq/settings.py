@@ -5,12 +5,10 @@ from datetime import timedelta
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from redrive.connection import embedded_broker
+from redrive.connection import embedded
 from redrive.contracts import MIB, Broker
 from redrive.policy import MESSAGE, RetryPolicy
 from redrive.settings import Settings
-
-DEFAULT_URL = "amqp://localhost:5672"
 
 
 class RetrySettings(BaseSettings):
@@ -76,7 +74,7 @@ class RetrySettings(BaseSettings):
         return timedelta(milliseconds=self.retry_poll_interval_ms)
 
     def url(self, settings: Settings) -> str:
-        """Return the address of RabbitMQ: the configured one, that of this directory's stack, or the default."""
+        """Return the address of RabbitMQ: the configured one, or that of this directory's stack."""
         if self.rabbitmq_url is not None:
             return self.rabbitmq_url.get_secret_value()
-        return embedded_broker(settings.state_dir, Broker.RABBITMQ) or DEFAULT_URL
+        return embedded(settings, "RabbitMQ", "RABBITMQ_URL", "brokers", Broker.RABBITMQ)

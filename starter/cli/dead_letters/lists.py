@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from redrive.connection import stack_directory
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Unavailable
 from redrive.postgres.paging import LARGEST_PAGE
@@ -105,7 +106,7 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
 
 def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
     """Return the links to the run and the dead letter in the Temporal Web UI, if the embedded stack has one."""
-    info = find_running(settings.state_dir)
+    info = find_running(stack_directory(settings))
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from redrive.bridges.rabbitmq.connection import connected
-from redrive.bridges.rabbitmq.settings import DEFAULT_URL, RetrySettings
-from redrive.errors import InvalidInput
+from redrive.bridges.rabbitmq.settings import RetrySettings
+from redrive.errors import InvalidInput, Unavailable
 from redrive.policy import MESSAGE
 from redrive.settings import Settings, read_environment
+from redrive.starter.stack.state import holding
 
 # DATABASE_URL is one of all processes; it is in redrive/settings.py.
 VARIABLES = {
@@ -68,11 +69,13 @@ def test_wrong_setting_is_named(variable: str, value: str, sentence: str, monkey
 
 
 def test_server_of_this_directorys_stack_is_found(tmp_path: Path) -> None:
-    """RABBITMQ_URL wins, then the stack that runs here, then the usual place."""
+    """RABBITMQ_URL wins, then the stack that runs here; there is no other default."""
     settings = Settings(state_dir=tmp_path)
-    assert RetrySettings().url(settings) == DEFAULT_URL
+    with pytest.raises(Unavailable, match="RABBITMQ_URL"):
+        RetrySettings().url(settings)
     (tmp_path / "stack.json").write_text('{"brokers": {"rabbitmq": "amqp://here"}}')
-    assert RetrySettings().url(settings) == "amqp://here"
+    with holding(tmp_path / "lock"):
+        assert RetrySettings().url(settings) == "amqp://here"
     assert RetrySettings(rabbitmq_url="amqp://there").url(settings) == "amqp://there"
 
 

@@ -34,6 +34,7 @@ from redrive.activities.follow_ups import FollowUps
 from redrive.activities.keys import KeyActivities
 from redrive.activities.loop_watchdog import StallGuard
 from redrive.activities.retention import RetentionActivities
+from redrive.activities.run_ends import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.step_slots import StepSlots
 from redrive.connection import database_url
@@ -150,6 +151,7 @@ def _run_activities(tools: Tools, slots: StepSlots) -> list[ActivityFunction]:
     keys = KeyActivities(tools.client, tools.database, tools.redactor)
     return [
         steps.run_step,
+        RunEnds(tools.database, tools.redactor).record_end,
         catalog.describe_modules,
         catalog.resolve_pipeline,
         keys.expire_keys,

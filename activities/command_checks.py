@@ -57,7 +57,6 @@ class CheckedCommand:
     problem: str | None = None
     orphaned: bool = False
     message: str = ""
-    is_last: bool = False
 
 
 class CommandChecks:
@@ -100,8 +99,7 @@ class CommandChecks:
         if gone:
             return _gone(command, "the run has ended: `restart` starts a new run from this step")
         problem = _place_problem(request, run) or self._command_problem(letter, command, run)
-        is_last = bool(run.steps) and run.steps[-1].name == letter.step
-        return CheckedCommand(problem, message=_MESSAGES[command.verb], is_last=is_last)
+        return CheckedCommand(problem, message=_MESSAGES[command.verb])
 
     def completed(self, step: str, command: LetterCommand) -> LetterCommand:
         """Return a command as the run gets it: an output with its model's defaults, as the module would return it."""

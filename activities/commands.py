@@ -88,7 +88,7 @@ class CommandActivities:
             answer = Answer(
                 request_id=command.request_id, accepted=True, message=checked.message, status=status_after(command)
             )
-            return await dead_letters.put_accepted(pool, letter, written, answer, is_last=checked.is_last)
+            return await dead_letters.put_accepted(pool, letter, written, answer)
         answer = Answer(
             request_id=written.request_id,
             accepted=False,

@@ -1,4 +1,4 @@
-"""The sweep over idempotency keys: settle those whose end was never recorded, delete expired ones.
+"""The sweep over runs and keys: settle those whose end was never recorded, delete expired keys.
 
 It also deletes retries that nobody will end.
 """
@@ -9,7 +9,7 @@ from typing import Final
 
 from temporalio import activity
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import Activity, KeySweep, RunStatus
@@ -21,13 +21,14 @@ from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
 from redrive.store.keys.rows import KeyRow, delete_expired, list_unheard, touch_keys
 from redrive.store.runs.retrying import delete_unheard
+from redrive.store.runs.rows import close_run, list_unheard_runs, touch_runs
 from redrive.visibility import execution_status
 
 BATCH: Final = 1000
 CHECKED_AT_ONCE: Final = 200
 # The maximum number of runs that one sweep asks for; the next sweep takes the others.
 MOST_CHECKED: Final = 5000
-QUIET: Final = timedelta(minutes=10)
+QUIET: Final = timedelta(minutes=1)
 
 log = get_logger(__name__)
 
@@ -44,10 +45,32 @@ class KeyActivities:
     @activity.defn(name=Activity.EXPIRE_KEYS)
     async def expire_keys(self) -> KeySweep:
         """Do one sweep. It may be interrupted anywhere: the next sweep continues."""
-        sweep = KeySweep(settled=await self._settle_unheard(), deleted=await self._delete_expired())
+        sweep = KeySweep(
+            runs=await self._settle_runs(), settled=await self._settle_unheard(), deleted=await self._delete_expired()
+        )
         await delete_unheard(await self._database.pool())
-        log.info("key.swept", settled=sweep.settled, deleted=sweep.deleted)
+        log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)
         return sweep
+
+    async def _settle_runs(self) -> int:
+        """Ask Temporal for runs whose rows have long been open: the database was down when they ended."""
+        pool, settled = await self._database.pool(), 0
+        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
+            rows = await list_unheard_runs(pool, self._quiet, CHECKED_AT_ONCE)
+            still_open = []
+            for row in rows:
+                activity.heartbeat()
+                description = await self._description(row.run_id)
+                status = execution_status(description) if description else None
+                if description and status and status.closed:
+                    await close_run(pool, row, status, description.close_time)
+                    settled += 1
+                else:
+                    still_open.append(row)
+            await touch_runs(pool, still_open)
+            if len(rows) < CHECKED_AT_ONCE:
+                break
+        return settled
 
     async def _settle_unheard(self) -> int:
         """Ask Temporal for runs whose keys have long been in process: the report of their end may have been lost."""
@@ -71,11 +94,8 @@ class KeyActivities:
 
     async def _end(self, row: KeyRow) -> Settlement | None:
         """Return how a key's run ended; None while it is open, or may still be started."""
-        try:
-            description = await self._client.get_workflow_handle(row.run_id).describe()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
+        description = await self._description(row.run_id)
+        if description is None:
             if row.expires_at > datetime.now(UTC):
                 return None
             return Settlement(
@@ -85,6 +105,14 @@ class KeyActivities:
         if not status.closed:
             return None
         return await without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
+
+    async def _description(self, run_id: str) -> WorkflowExecutionDescription | None:
+        try:
+            return await self._client.get_workflow_handle(run_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None
 
     async def _delete_expired(self) -> int:
         """Delete what has expired, once Temporal has also forgotten it: then the first generation's run id is free."""

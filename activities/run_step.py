@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -34,15 +33,11 @@ from redrive.contracts import (
     Activity,
     Attempt,
     AttemptError,
-    LastStep,
-    RunStatus,
     StepInput,
 )
 from redrive.documents import validation_sentence
-from redrive.errors import Category, RedriveError, Terminal
+from redrive.errors import Category, Terminal
 from redrive.http import ServiceClient
-from redrive.idempotency.claims import Settlement, without_secrets
-from redrive.idempotency.postgres_claims import run_claim
 from redrive.keys import step_key
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
@@ -50,7 +45,6 @@ from redrive.modules import Module, ModuleContext, Registry
 from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
 from redrive.settings import ServiceSettings
-from redrive.store.runs.rows import put_finished
 from redrive.store.runs.step_results import Execution
 from redrive.tracing import mark_failed, note
 
@@ -165,45 +159,7 @@ class StepActivities:
             await self._retries.clear(this.given, this.number)
             if this.given.event_id:
                 await write_projection(self._database, this.given, this.number, timedelta(seconds=took))
-            if this.given.last:
-                await self._write_row(this.given, this.given.last, result)
             return packed_result(result, this.number, this.earlier)
-
-    async def _write_row(self, given: StepInput, last: LastStep, output: Any) -> None:
-        """Write the row of the run that ends with this step, and of its key. No run waits for the database.
-
-        What is not written here is settled later, by the next start with the key or by the sweep.
-        """
-        try:
-            async with asyncio.timeout(ROW_TIMEOUT.total_seconds()):
-                await put_finished(
-                    await self._database.pool(),
-                    run_id=given.run_id,
-                    tenant=given.tenant,
-                    pipeline=given.pipeline,
-                    status=RunStatus.SUCCESS,
-                    correlation_id=self._redactor.text(given.correlation_id),
-                    key=self._redactor.text(last.key) if last.key is not None else None,
-                    started_at=last.started_at,
-                    step=given.step.name,
-                    cycle=given.cycle,
-                    claim=run_claim(
-                        tenant=given.tenant,
-                        key=last.key,
-                        run_id=given.run_id,
-                        pipeline=given.pipeline,
-                        claim=last.claim,
-                        end=await self._end(last, output),
-                    ),
-                )
-        except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
-
-    async def _end(self, last: LastStep, output: Any) -> Settlement:
-        """Return the response that the run's key stores, if the run has a key."""
-        if last.claim is None:
-            return Settlement(status=RunStatus.SUCCESS)
-        return await without_secrets(Settlement(status=RunStatus.SUCCESS, output=output), self._redactor)
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""

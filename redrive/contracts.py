@@ -77,6 +77,7 @@ class Activity(StrEnum):
     SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_COMMAND = "record_command"
+    RECORD_END = "record_end"
     CHECK_COMMAND = "check_command"
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
@@ -329,8 +330,9 @@ class KeyStatus(StrEnum):
 
 
 class KeySweep(Message):
-    """What a sweep over the idempotency keys did."""
+    """What a sweep over runs and keys did."""
 
+    runs: int = Field(default=0, description="runs that had ended without a record in the database")
     settled: int = Field(description="keys whose run had ended without a record in the database")
     deleted: int = Field(description="keys and stored results whose time was up")
 
@@ -348,12 +350,17 @@ class AnchorMark(Message):
     heads: int = Field(description="how many heads were noted")
 
 
-class LastStep(Message):
-    """What the row of a finished run needs: the last step's activity writes it."""
+class RunEnd(Message):
+    """What the row of a run that succeeded needs."""
 
+    run_id: str
+    tenant: str
+    pipeline: str
+    correlation_id: str
     started_at: datetime
     key: str | None
     claim: KeyClaim | None = Field(default=None, description="given when the run is the one of its key")
+    output: Any = Field(default=None, description="what the key answers with, if the run has one")
 
 
 class StepInput(Message):
@@ -371,7 +378,6 @@ class StepInput(Message):
     correlation_id: str
     user_id: str | None = None
     event_id: str | None = None
-    last: LastStep | None = Field(default=None, description="given to the last step: what the run's row needs")
 
 
 class StepResult(Message):

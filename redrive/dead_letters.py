@@ -402,13 +402,11 @@ def status_after(command: LetterCommand) -> LetterStatus:
             return LetterStatus.DISCARDED
 
 
-def run_status_after(command: LetterCommand, *, is_last: bool) -> RunStatus:
-    """Return the run's status after an accepted command, for a step that is its last one or not."""
+def run_status_after(command: LetterCommand) -> RunStatus:
+    """Return the run's status after an accepted command. A success is reported by the run itself."""
     match command:
-        case Replay():
+        case Replay() | Resolve():
             return RunStatus.RUNNING
-        case Resolve():
-            return RunStatus.SUCCESS if is_last else RunStatus.RUNNING
         case Discard() | Restart():
             # A restarted run is another run: this one ends.
             return RunStatus.FAILED

@@ -16,7 +16,7 @@ from temporalio.client import (
 
 from redrive.contracts import Workflow
 
-SWEEP_INTERVAL: Final = timedelta(hours=1)
+SWEEP_INTERVAL: Final = timedelta(minutes=1)
 ANCHOR_INTERVAL: Final = timedelta(hours=1)
 PURGE_INTERVAL: Final = timedelta(days=1)
 
@@ -29,7 +29,7 @@ async def keep_schedules(client: Client, task_queue: str) -> None:
 
 
 async def keep_sweep_schedule(client: Client, task_queue: str) -> None:
-    """Create the schedule of the key sweep."""
+    """Create the schedule of the sweep over runs and keys."""
     await _keep(client, task_queue, "redrive-expire-keys", Workflow.EXPIRE_KEYS, SWEEP_INTERVAL)
 
 

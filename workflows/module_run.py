@@ -1,21 +1,23 @@
 """One run of a pipeline: its steps in order, each an activity that Temporal retries; parked when one is exhausted."""
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import (
         Activity,
-        LastStep,
         Query,
         Resolution,
         ResolveRequest,
+        RunEnd,
         RunInput,
         RunResult,
         RunState,
@@ -69,6 +71,7 @@ with workflow.unsafe.imports_passed_through():
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP = timedelta(seconds=10)
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+ONCE = RetryPolicy(maximum_attempts=1)
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -99,14 +102,31 @@ class ModuleRun:
             if is_cancelled_exception(error):
                 await self._cancel()
             raise
+        output = self._state.outputs[run.steps[-1].name]
+        await _whatever_is_requested(self._end(run, output))
+        return RunResult(
+            run_id=workflow.info().workflow_id, status=self._status, output=output, steps=self._state.steps
+        )
+
+    async def _end(self, run: RunInput, output: Any) -> None:
+        """Report the success, which the history has decided, to the database. Without one, the sweep reports it."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         self._status = RunStatus.SUCCESS
-        return RunResult(
-            run_id=workflow.info().workflow_id,
-            status=self._status,
-            output=self._state.outputs[run.steps[-1].name],
-            steps=self._state.steps,
+        info = workflow.info()
+        end = RunEnd(
+            run_id=info.workflow_id,
+            tenant=run.tenant,
+            pipeline=run.pipeline,
+            correlation_id=run.correlation_id or info.workflow_id,
+            started_at=info.start_time,
+            key=run.key,
+            claim=run.claim,
+            output=output if run.claim else None,
         )
+        with contextlib.suppress(FailureError):
+            await workflow.execute_local_activity(
+                Activity.RECORD_END, end, start_to_close_timeout=LOCAL_TIMEOUT, retry_policy=ONCE
+            )
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> RunView:
@@ -279,7 +299,6 @@ class ModuleRun:
             correlation_id=run.correlation_id or info.workflow_id,
             user_id=run.user_id,
             event_id=run.event_id,
-            last=self._last_step(run, step),
         )
         began = workflow.now()
         try:
@@ -318,11 +337,6 @@ class ModuleRun:
             priority=turn_of(given.tenant),
         )
         return result
-
-    def _last_step(self, run: RunInput, step: StepState) -> LastStep | None:
-        if step is not self._state.steps[-1]:
-            return None
-        return LastStep(started_at=workflow.info().start_time, key=run.key, claim=run.claim)
 
     async def _park(self, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
         """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""
@@ -452,3 +466,12 @@ class ModuleRun:
         workflow.upsert_search_attributes(
             [SearchAttributeKey.for_keyword(name).value_set(value) for name, value in values.items() if value]
         )
+
+
+async def _whatever_is_requested(work: Coroutine[Any, Any, None]) -> None:
+    """Finish the work: a cancellation that is requested when all steps have succeeded comes too late."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task

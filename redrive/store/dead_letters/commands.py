@@ -82,9 +82,7 @@ _CLOSE: Final = """
 """
 
 
-async def put_accepted(
-    pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer, *, is_last: bool = False
-) -> Answer:
+async def put_accepted(pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer) -> Answer:
     """Record that a command was accepted, for a step that is its run's last one or not.
 
     Return the valid answer: an earlier one, or a refusal after a change.
@@ -99,7 +97,7 @@ async def put_accepted(
             answer = answer.model_copy(update={"accepted": False, "message": problem, "status": status})
             await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
             return answer
-        await _accept(connection, letter, command, run_status_after(command, is_last=is_last))
+        await _accept(connection, letter, command, run_status_after(command))
         await write(connection, _command_entry(_action(command), letter, command, record, answer))
         return answer
 

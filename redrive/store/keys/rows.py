@@ -106,6 +106,7 @@ def _query(chosen: KeyFilter, place: Place | None) -> Query:
 # Keys without news for a while: the end of the run may have been reported while the database was down.
 _UNHEARD: Final = f"""
     SELECT {_COLUMNS} FROM idempotency_keys WHERE status = 'processing' AND updated_at < now() - $1::interval
+        AND updated_at < now() - least(updated_at - created_at, interval '10 minutes')
     ORDER BY updated_at LIMIT $2
 """  # noqa: S608
 

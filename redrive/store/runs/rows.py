@@ -1,21 +1,22 @@
 """Runs, as lists need them: Temporal is the authority on a run."""
 
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from redrive.contracts import RunStatus, RunSummary
 from redrive.moments import Moment
 from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
-from redrive.postgres.tenancy import Pool, reading
+from redrive.postgres.tenancy import Executor, Pool, reading, transaction
 from redrive.postgres.text import clean, json_text
 
 _COLUMNS: Final = "run_id, tenant, pipeline, status, failed_step, category, started_at, closed_at"
 
 
 async def put_finished(
-    pool: Pool,
+    database: Executor,
     *,
     run_id: str,
     tenant: str,
@@ -24,14 +25,9 @@ async def put_finished(
     correlation_id: str | None,
     key: str | None,
     started_at: datetime,
-    step: str | None = None,
-    cycle: int | None = None,
     claim: dict[str, Any] | None = None,
 ) -> None:
-    """Record how a run ended, in its row and in that of its key (`keys.run_claim`), in one round trip.
-
-    With the step and the cycle that it ended with, a late attempt of that cycle after the run was parked is ignored.
-    """
+    """Record how a run ended, in its row and in that of its key (`keys.run_claim`), in one round trip."""
     given = {
         "run_id": run_id,
         "tenant": tenant,
@@ -40,11 +36,53 @@ async def put_finished(
         "correlation_id": correlation_id,
         "idempotency_key": key,
         "started_at": started_at,
-        "step": step,
-        "cycle": cycle,
         "claim": claim,
     }
-    await pool.execute("SELECT put_run($1)", json_text(given))
+    await database.execute("SELECT put_run($1)", json_text(given))
+
+
+class UnheardRun(NamedTuple):
+    """A run that its row says is under way."""
+
+    run_id: str
+    tenant: str
+
+
+# A run is asked about again after as long as it has been running, at most after ten minutes.
+_UNHEARD: Final = """
+    SELECT run_id, tenant FROM runs
+    WHERE closed_at IS NULL AND status <> 'DLQ_PENDING' AND updated_at < now() - $1::interval
+        AND updated_at < now() - least(updated_at - started_at, interval '10 minutes')
+    ORDER BY updated_at LIMIT $2
+"""
+_CLOSE: Final = """
+    UPDATE runs SET status = $3, closed_at = $4, updated_at = now(),
+        failed_step = CASE WHEN $3 <> 'SUCCESS' THEN failed_step END,
+        category = CASE WHEN $3 <> 'SUCCESS' THEN category END
+    WHERE tenant = $1 AND run_id = $2 AND closed_at IS NULL AND status <> 'DLQ_PENDING'
+"""
+
+
+async def list_unheard_runs(pool: Pool, quiet: timedelta, limit: int) -> list[UnheardRun]:
+    """Return runs of all tenants that may have ended without a record, those longest without news first."""
+    async with reading(pool, None) as connection:
+        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit)]
+
+
+async def close_run(pool: Pool, run: UnheardRun, status: RunStatus, closed_at: datetime | None) -> None:
+    """Record how a run ended, as Temporal tells."""
+    async with transaction(pool, run.tenant) as connection:
+        await connection.execute(_CLOSE, run.tenant, run.run_id, status.value, closed_at)
+
+
+async def touch_runs(pool: Pool, runs: Sequence[UnheardRun]) -> None:
+    """Record that these runs are still under way."""
+    for tenant in {run.tenant for run in runs}:
+        ids = [run.run_id for run in runs if run.tenant == tenant]
+        async with transaction(pool, tenant) as connection:
+            await connection.execute(
+                "UPDATE runs SET updated_at = now() WHERE tenant = $1 AND run_id = ANY($2)", tenant, ids
+            )
 
 
 class RunFilter(BaseModel):

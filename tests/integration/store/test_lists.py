@@ -272,19 +272,9 @@ async def test_replayed_run_ends_as_a_success(pool: Pool, tenant: str) -> None:
     await dead_letters.record_exhausted(pool, exhausted(letter, at=START + timedelta(hours=1)))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
     assert (await _run(pool, letter)).status is RunStatus.RUNNING
-    await _finish(pool, letter, RunStatus.SUCCESS, step="charge", cycle=2)
+    await _finish(pool, letter, RunStatus.SUCCESS)
     run = await _run(pool, letter)
     assert (run.status, run.failed_step, run.category, run.started_at) == (RunStatus.SUCCESS, None, None, START)
-
-
-async def test_late_end_of_a_parked_cycle_is_ignored(pool: Pool, tenant: str) -> None:
-    """A try of the last step that was given up writes its success after the run was parked: it is parked."""
-    letter = new_letter(tenant)
-    await _finish(pool, letter, RunStatus.SUCCESS, step="charge", cycle=1)
-    await dead_letters.record_exhausted(pool, exhausted(letter))
-    await _finish(pool, letter, RunStatus.SUCCESS, step="charge", cycle=1)
-    run = await _run(pool, letter)
-    assert (run.status, run.failed_step, run.closed_at) == (RunStatus.DLQ_PENDING, "charge", None)
 
 
 async def test_runs_are_listed_by_filter_and_page(pool: Pool, tenant: str) -> None:

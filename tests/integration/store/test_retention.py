@@ -45,7 +45,7 @@ async def _letter(pool: Pool, owner: Owner, tenant: str, command: Any = None) ->
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter, at=datetime.now(UTC) - timedelta(days=100)))
     if command is not None:
-        await dead_letters.put_accepted(pool, letter, command, yes(command), is_last=True)
+        await dead_letters.put_accepted(pool, letter, command, yes(command))
     await owner.execute(f"UPDATE dead_letters SET updated_at = {OLD} WHERE id = $1", letter.workflow_id)  # noqa: S608
     await owner.execute(
         f"UPDATE runs SET started_at = {OLD}, closed_at = CASE WHEN closed_at IS NOT NULL THEN {OLD} END "  # noqa: S608

@@ -25,7 +25,7 @@ async def test_edit_changes_the_input_of_the_replayed_step(case: Case) -> None:
     assert (given.n, given.note, given.place) == (40, "old", Place(city="Rome", street="rue A"))
     assert (await last_input(case, "third")).n == 1
     row = await case.audited(answer.request_id, action="replay_requested")
-    assert row["after"]["order"]["edited"] is True
+    assert row["after"]["command"]["edited"] is True
 
 
 async def test_null_in_an_edit_removes_the_field(case: Case) -> None:

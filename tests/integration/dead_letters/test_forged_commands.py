@@ -26,7 +26,7 @@ async def _details(case: Case) -> str:
 
 @pytest.mark.parametrize("proof", [None, "", "7b0d8a52-6a2e-4a0e-9a64-0d3a7a0f7a11"], ids=["none", "empty", "made up"])
 @pytest.mark.parametrize(
-    "order",
+    "command",
     [{"verb": Verb.RESOLVE, "output": OUTPUT}, {"verb": Verb.DISCARD}, {"verb": Verb.REPLAY}],
     ids=["resolve", "discard", "replay"],
 )
@@ -37,7 +37,7 @@ async def test_command_sent_to_the_run_by_hand_is_refused(
     await case.park("second")
     await case.run.signal(RunSignal.COMMAND, _handed(proof=proof, request_id="by-hand", **command))
     [line] = await case.refusals(1)
-    assert (line["actor"], line["step"], line["after"]["verb"]) == ("unknown", "second", "order")
+    assert (line["actor"], line["step"], line["after"]["verb"]) == ("unknown", "second", "command")
     assert "'by-hand' of 'mallory' did not go through the dead letter's record" in line["after"]["problem"]
     assert (await case.view()).status is RunStatus.DLQ_PENDING
     assert "did not go through the dead letter" in await _details(case)
@@ -75,7 +75,7 @@ async def test_unreadable_command_between_workflows_is_written_down(case: Case) 
     await case.park("second")
     await case.run.signal(RunSignal.COMMAND, {"step": "second", "nonsense": True})
     [line] = await case.refusals(1)
-    assert line["after"]["verb"] == "order"
+    assert line["after"]["verb"] == "command"
     assert "does not fit" in line["after"]["problem"]
     assert "does not fit" in await _details(case)
     await case.works_still()

@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from redrive.dead_letters import LetterFilter, LetterId
+from redrive.contracts import RunStatus
+from redrive.dead_letters import LetterFilter, LetterId, Resolve
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.retention import Kind, RetentionSettings
 from redrive.store.audit.heads import Head, Match, compare, read_head
@@ -17,6 +18,7 @@ from redrive.store.audit.log import verify
 from redrive.store.dead_letters import transitions as dead_letters
 from redrive.store.dead_letters.lists import total
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
+from redrive.store.runs.rows import put_finished
 from tests.integration.store.letters import discard, exhausted, new_letter, new_tenant, no, replay, resolve, yes
 from tests.integration.store.old_rows import OLD, SEED, TABLES
 from tests.integration.store.test_dead_letters import Owner
@@ -46,6 +48,14 @@ async def _letter(pool: Pool, owner: Owner, tenant: str, command: Any = None) ->
     await dead_letters.record_exhausted(pool, exhausted(letter, at=datetime.now(UTC) - timedelta(days=100)))
     if command is not None:
         await dead_letters.put_accepted(pool, letter, command, yes(command))
+    if isinstance(command, Resolve):
+        facts: dict[str, Any] = {
+            "pipeline": "orders",
+            "correlation_id": None,
+            "key": None,
+            "started_at": datetime.now(UTC),
+        }
+        await put_finished(pool, run_id=letter.run_id, tenant=tenant, status=RunStatus.SUCCESS, **facts)
     await owner.execute(f"UPDATE dead_letters SET updated_at = {OLD} WHERE id = $1", letter.workflow_id)  # noqa: S608
     await owner.execute(
         f"UPDATE runs SET started_at = {OLD}, closed_at = CASE WHEN closed_at IS NOT NULL THEN {OLD} END "  # noqa: S608
@@ -151,7 +161,7 @@ async def test_dead_letter_of_an_open_bulk_operation_stays(pool: Pool, owner: Ow
     await _seed(owner, tenant, "bulk open", 1)
     await owner.execute(
         "INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version, status) "
-        "VALUES ($1, 'open-1', 1, $2, $3, $4, 1, 'ORDERED')",
+        "VALUES ($1, 'open-1', 1, $2, $3, $4, 1, 'ACCEPTED')",
         tenant,
         letter.workflow_id,
         letter.run_id,

@@ -258,6 +258,7 @@ class ModuleRun:
             self._continue_as_new_if_long(run)
             await self._run_step(run, steps[index], step)
             if step.status is StepStatus.DLQ:
+                self._stop_if_canceled()
                 await self._park(steps, step, letters)
                 continue
             await letters.succeeded(step.name)
@@ -315,7 +316,7 @@ class ModuleRun:
     async def _try(self, given: StepInput, task_queue: str) -> StepResult:
         policy = given.step.policy
         tried = given.prior[-1].attempt if given.prior else 0
-        result: StepResult = await workflow.execute_activity(
+        handle = workflow.start_activity(
             Activity.RUN_STEP,
             given,
             result_type=StepResult,
@@ -336,6 +337,13 @@ class ModuleRun:
             # A run that was started by hand has none to inherit.
             priority=turn_of(given.tenant),
         )
+        try:
+            await workflow.wait_condition(handle.done)
+        except asyncio.CancelledError:
+            # Requested together with the step's completion, a cancellation must not undo what was perhaps reported.
+            if not handle.done():
+                handle.cancel()
+        result: StepResult = await handle
         return result
 
     async def _park(self, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:

@@ -38,14 +38,15 @@ from redrive.activities.run_ends import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.step_slots import StepSlots
 from redrive.connection import database_url
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, Unavailable
 from redrive.fairness import overflow_queue, slots_to_reserve
+from redrive.home import check_home
 from redrive.http import new_http_client
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.module_files import load_modules
 from redrive.modules import DEFAULT_REGISTRY, Registry
-from redrive.postgres.database import Database
+from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import run_program, say_ready, until_signalled
 from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
 from redrive.redaction.redactor import Redactor
@@ -232,6 +233,7 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
     metrics = Metrics(runtime.metric_meter) if runtime else Metrics()
     client = await connect_with_retries(settings, runtime)
     async with new_http_client() as http, Database(database_url(settings)) as database:
+        await _check_home(client, database)
         with StallGuard(settings.stall_limit):
             tools = Tools(
                 client=client, http=http, database=database, settings=settings, registry=registry, metrics=metrics
@@ -247,6 +249,14 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
                 finally:
                     if gauges:
                         gauges.cancel()
+
+
+async def _check_home(client: Client, database: Database) -> None:
+    """Refuse to work on another namespace's records. A database that is down now is checked by the sweep."""
+    try:
+        await check_home(client, await database.pool())
+    except (Unavailable, RPCError, *DATABASE_ERRORS) as error:
+        log.warning("worker.home_not_checked", error_type=type(error).__name__, error=str(error))
 
 
 def _runtime(settings: Settings) -> Runtime | None:

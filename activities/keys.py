@@ -12,12 +12,16 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
+from redrive.activities.retry_sweep import heartbeats
 from redrive.contracts import Activity, KeySweep, RunStatus
+from redrive.home import check_home
 from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
 from redrive.idempotency.postgres_claims import settle_key
 from redrive.idempotency.starts import outcome_of
 from redrive.logs import get_logger
 from redrive.postgres.database import Database
+from redrive.postgres.tenancy import Pool
+from redrive.reconcile import Reconciliation
 from redrive.redaction.redactor import Redactor
 from redrive.store.keys.rows import KeyRow, delete_expired, list_unheard, touch_keys
 from redrive.store.runs.retrying import delete_unheard
@@ -45,12 +49,31 @@ class KeyActivities:
     @activity.defn(name=Activity.EXPIRE_KEYS)
     async def expire_keys(self) -> KeySweep:
         """Do one sweep. It may be interrupted anywhere: the next sweep continues."""
+        pool = await self._database.pool()
+        await check_home(self._client, pool)
         sweep = KeySweep(
             runs=await self._settle_runs(), settled=await self._settle_unheard(), deleted=await self._delete_expired()
         )
-        await delete_unheard(await self._database.pool())
+        await self._reconcile(pool)
+        await delete_unheard(pool)
         log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)
         return sweep
+
+    async def _reconcile(self, pool: Pool) -> None:
+        """Repair what a crash has left: commands that never reached their run, reports that reached no record."""
+        async with heartbeats():
+            report = await Reconciliation(self._client, pool, repair=True).run(None)
+        for problem in report.problems:
+            tell = log.info if problem.repaired else log.error
+            tell(
+                "stores.disagreed",
+                tenant_id=problem.tenant,
+                run_id=problem.run_id,
+                step=problem.step,
+                kind=problem.kind.value,
+                repaired=problem.repaired,
+                reason=problem.about,
+            )
 
     async def _settle_runs(self) -> int:
         """Ask Temporal for runs whose rows have long been open: the database was down when they ended."""

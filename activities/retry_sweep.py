@@ -35,7 +35,7 @@ class SweepActivities:
         """Sweep for one shift, or until this process is told to stop; return how many messages were sent."""
         stop = asyncio.Event()
         log.info("sweep.started", tenant_id=given.tenant)
-        async with _heartbeats(), _ending(stop, given.shift.total_seconds()):
+        async with heartbeats(), _ending(stop, given.shift.total_seconds()):
             sent = await _finishing(asyncio.create_task(self._sweeper.sweep(given.tenant, stop)), stop)
         log.info("sweep.ended", tenant_id=given.tenant, count=sent)
         return sent
@@ -54,7 +54,9 @@ async def _finishing(sweep: asyncio.Task[int], stop: asyncio.Event) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _heartbeats() -> AsyncIterator[None]:
+async def heartbeats() -> AsyncIterator[None]:
+    """Heartbeat while the block runs."""
+
     async def beat() -> None:
         while True:
             activity.heartbeat()

@@ -26,6 +26,7 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── Unavailable              Temporal, Postgres or a worker did not answer; try again
 │   ├── NotConfigured        no server is named, and no stack is here
 │   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
+├── OtherNamespace           the database belongs to another Temporal namespace
 ├── StackError               the embedded stack cannot start
 └── StepError                why a step's attempt failed, with its category
     ├── Transient            raised by a module: retry
@@ -227,6 +228,12 @@ class KeyInUse(RedriveError):
     """The key's run is open: giving the key to another run needs force."""
 
     code = "key_in_use"
+
+
+class OtherNamespace(RedriveError):
+    """The database's rows belong to another Temporal namespace; nothing was changed."""
+
+    code = "other_namespace"
 
 
 class StackError(RedriveError):

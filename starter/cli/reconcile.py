@@ -1,19 +1,26 @@
 """`redrive reconcile`: compare the two stores."""
 
 from rich.table import Table
+from temporalio.client import Client
 
-from redrive.connection import connect_temporal
+from redrive import home
+from redrive.connection import connect_temporal, owner_database_url
+from redrive.home import check_home
+from redrive.postgres.connection import connect
 from redrive.reconcile import Reconciliation, Report
-from redrive.settings import read_settings
+from redrive.settings import Settings, read_settings
 from redrive.starter.cli.errors import StoresDisagree
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, console, plain
 
 
-async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Json = False) -> None:
+async def reconcile(
+    *, repair: bool = False, adopt: bool = False, tenant: str | None = None, json: Json = False
+) -> None:
     """Compare parked runs (Temporal) with open records (Postgres), in both directions.
 
+    Workers do this every minute, and repair what they find; this command is for looking, and for tenants one by one.
     The exit code is 0 if they agree or everything was fixed, 1 otherwise. Temporal's list lags behind: changes of the
     last second may only appear in the next check.
 
@@ -29,12 +36,17 @@ async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Js
         Fix them: a parked run without a record gets one, and one whose command was lost takes commands again; a
         record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
         restarted or discarded. Workers of the runs must be up.
+    adopt
+        First give the database's records to this Temporal namespace: the one that they belong to is gone for good.
     tenant
         Only runs and records of this tenant.
     """
     settings = read_settings()
     client = await connect_temporal(settings)
     async with open_records(settings) as pool:
+        if adopt:
+            await _adopt(settings, client)
+        await check_home(client, pool)
         report = await Reconciliation(client, pool, repair=repair).run(tenant)
     if json:
         print_json(report)
@@ -43,6 +55,14 @@ async def reconcile(*, repair: bool = False, tenant: str | None = None, json: Js
     if report.unmended:
         advice = "some could not be repaired" if repair else "repair them with `redrive reconcile --repair`"
         raise StoresDisagree(f"{report.unmended} of {len(report.problems)} problems are left: {advice}")
+
+
+async def _adopt(settings: Settings, client: Client) -> None:
+    connection = await connect(owner_database_url(settings))
+    try:
+        await home.adopt(client, connection)
+    finally:
+        await connection.close()
 
 
 def _print(report: Report) -> None:

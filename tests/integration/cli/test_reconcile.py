@@ -3,10 +3,21 @@
 import asyncio
 from typing import Any
 
+import pytest
+from temporalio.client import ScheduleHandle
+
 from redrive.dead_letters import LetterId
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator
+
+
+@pytest.fixture(autouse=True)
+async def sweep(operator: Operator) -> ScheduleHandle:
+    """The workers' own check, paused: what is found here is damaged here, and found by the command."""
+    handle = operator.temporal.get_schedule_handle(f"redrive-expire-keys-{operator.task_queue}")
+    await handle.pause()
+    return handle
 
 
 async def _reconcile(operator: Operator, *words: str) -> Said:
@@ -47,7 +58,7 @@ async def test_parked_run_without_a_record_gets_one(operator: Operator) -> None:
     assert await operator.record(letter) is None
     mended = await _reconcile(operator, "--repair", "--json")
     assert (mended.code, mended.err) == (0, "")
-    assert mended.document["problems"][0]["mended"] is True
+    assert mended.document["problems"][0]["repaired"] is True
     record = await operator.record(letter)
     assert record
     assert lost
@@ -101,7 +112,7 @@ async def test_command_that_never_reached_the_run_is_given_up(operator: Operator
     assert {(await operator.record(letter) or {})["status"] for letter in letters} == {"replaying", "resolved"}
     mended = await _reconcile(operator, "--repair", "--json")
     assert (mended.code, mended.err) == (0, "")
-    assert [problem["mended"] for problem in mended.document["problems"]] == [True, True]
+    assert [problem["repaired"] for problem in mended.document["problems"]] == [True, True]
     for letter in letters:
         record = await operator.record(letter) or {}
         assert (record["status"], record["cycle"], record["command_request_id"]) == ("pending", 1, None)
@@ -125,3 +136,18 @@ async def test_outcome_that_never_reached_the_record_is_written(operator: Operat
     record = await operator.record(letter) or {}
     assert (record["status"], record["orphaned"]) == ("replayed", False)
     assert (await operator.audit())[-1] == ("replay_outcome", "redrive")
+
+
+async def test_the_workers_repair_by_themselves(operator: Operator, sweep: ScheduleHandle) -> None:
+    """A command that was recorded and never carried out is undone without anybody calling for it."""
+    letter = await operator.park()
+    await _lose_command(operator, letter, "discarded")
+    await _listed(operator, 1)
+
+    async def is_pending() -> bool:
+        return bool((await operator.record(letter) or {})["status"] == "pending")
+
+    await sweep.trigger()
+    await eventually(is_pending, within=60)
+    operator.mend()
+    assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0

@@ -3,11 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
-
-from redrive.errors import Category, Transient, Unavailable
+from redrive.errors import Category, Transient
 from redrive.logs import get_logger
-from redrive.postgres.database import Database
+from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.store.runs.step_results import Execution, begin, finish
 
 log = get_logger(__name__)
@@ -21,7 +19,7 @@ async def once(database: Database, execution: Execution, run: Callable[[], Await
     try:
         pool = await database.pool()
         stored = await begin(pool, execution)
-    except (Unavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except DATABASE_ERRORS as error:
         raise Transient(f"the stored results cannot be reached: {error}", category=Category.NETWORK) from error
     if stored.is_done:
         log.info("step.deduplicated")
@@ -31,7 +29,7 @@ async def once(database: Database, execution: Execution, run: Callable[[], Await
     output = await run()
     try:
         standing = await finish(pool, execution, output)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except DATABASE_ERRORS as error:
         raise Transient(f"the result could not be stored: {error}", category=Category.NETWORK) from error
     if not standing.is_own:
         raise _superseded(execution)

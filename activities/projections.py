@@ -6,12 +6,10 @@ A final failure is written with its dead letter, by the database itself.
 import asyncio
 from datetime import timedelta
 
-import asyncpg
-
 from redrive.contracts import StepInput
 from redrive.errors import RedriveError
 from redrive.logs import get_logger
-from redrive.postgres.database import Database
+from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.store.events.records import put_projection
 
 TIMEOUT = timedelta(seconds=1)
@@ -24,5 +22,5 @@ async def write_projection(database: Database, given: StepInput, attempt: int, t
     try:
         async with asyncio.timeout(TIMEOUT.total_seconds()):
             await put_projection(await database.pool(), given, attempt, took)
-    except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except (RedriveError, *DATABASE_ERRORS) as error:
         log.warning("projection.not_recorded", error_type=type(error).__name__, error=str(error))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -47,7 +46,7 @@ from redrive.keys import step_key
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
-from redrive.postgres.database import Database
+from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.redaction.redactor import Redactor
 from redrive.settings import ServiceSettings
 from redrive.store.runs.rows import put_finished
@@ -196,7 +195,7 @@ class StepActivities:
                         end=await self._end(last, output),
                     ),
                 )
-        except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except (RedriveError, *DATABASE_ERRORS) as error:
             log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
 
     async def _end(self, last: LastStep, output: Any) -> Settlement:

@@ -38,19 +38,7 @@ class LetterSignals:
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
         """Report to the dead letter that its step is exhausted: the facts, redacted."""
-        message = Exhausted(
-            letter=report.letter,
-            pipeline=report.pipeline,
-            cycle=report.cycle,
-            payload=await self._snapshot(report),
-            config=report.snapshot.policy,
-            correlation_id=self._redactor.text(report.correlation_id),
-            key=self._redactor.text(report.key) if report.key is not None else None,
-            claim=report.claim,
-            started_at=report.started_at,
-            at=report.at,
-            again=report.again,
-        )
+        message = report.redacted(await self._snapshot(report), self._redactor.text)
         summary = f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}"
         attributes = search_attributes(
             tenant=report.letter.tenant,

@@ -33,7 +33,6 @@ with workflow.unsafe.imports_passed_through():
         LetterStatus,
         MalformedCommand,
         Outcome,
-        OutcomeRequest,
         Replay,
         Resolve,
         Restart,
@@ -178,7 +177,7 @@ class DeadLetter:
         await self._load()
         if self._state.status.closed:
             return
-        await work_with_record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
+        await work_with_record(Activity.RECORD_OUTCOME, self._state.letter, outcome)
         self._state.status = status_after_outcome(outcome)
         self._state.blocked_by = outcome.blocked_by
         self._state.command = None

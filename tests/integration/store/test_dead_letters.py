@@ -234,7 +234,8 @@ async def test_command_that_comes_too_late_is_refused_and_audited(pool: Pool, te
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"), [(resolve(), ("resolved", "bob", "RUNNING")), (discard(), ("discarded", "carol", "FAILED"))]
+    ("command", "expected"),
+    [(resolve(), ("resolved", "bob", "RUNNING")), (discard(), ("discarded", "carol", "FAILED"))],
 )
 async def test_closing_command_is_recorded_with_its_run(
     pool: Pool, owner: Owner, tenant: str, command: LetterCommand, expected: tuple[str, str, str]

@@ -151,7 +151,7 @@ async def test_dead_letter_of_an_open_bulk_operation_stays(pool: Pool, owner: Ow
     await _seed(owner, tenant, "bulk open", 1)
     await owner.execute(
         "INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version, status) "
-        "VALUES ($1, 'open-1', 1, $2, $3, $4, 1, 'ORDERED')",
+        "VALUES ($1, 'open-1', 1, $2, $3, $4, 1, 'ACCEPTED')",
         tenant,
         letter.workflow_id,
         letter.run_id,

@@ -7,7 +7,7 @@ from redrive.errors import RedriveError
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.postgres.database import DATABASE_ERRORS, Database
-from redrive.store.backlog import backlog
+from redrive.store.dead_letters.figures import backlog
 
 log = get_logger(__name__)
 

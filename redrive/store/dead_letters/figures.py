@@ -1,7 +1,7 @@
 """Figures about dead letters: number, age and similarity. Without a tenant: of all tenants."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Category, InvalidInput
@@ -24,7 +24,7 @@ _GROUPS: Final = """
         FROM ({newest}) AS newest GROUP BY tenant, fingerprint ORDER BY count DESC, 2 LIMIT {most}
     ) AS alike JOIN dead_letters ON id = sample ORDER BY alike.count DESC, alike.fingerprint
 """
-_COUNTS: Final = "SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status"
+_COUNTS: Final = "SELECT status, sum(count)::bigint AS count FROM dead_letter_counts GROUP BY status"
 
 
 async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
@@ -139,3 +139,27 @@ async def failed_hours(pool: Pool, tenant: str | None, now: datetime) -> list[Fa
     async with reading(pool, tenant, in_order=True) as connection:
         rows = await connection.fetch(sql, *query.parameters)
     return [FailedHour(begin=row["begin"], open=row["open"], closed=max(0, row["total"] - row["open"])) for row in rows]
+
+
+_OLDEST: Final = """
+    SELECT coalesce(now() - min(first_failed_at), interval '0') FROM dead_letters
+    WHERE status IN ('pending', 'replaying') AND version > 0
+"""
+_RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
+
+
+class Backlog(NamedTuple):
+    """The dead letters by status, the age of the oldest open one, and the steps in retry."""
+
+    letters: dict[str, int]
+    oldest: timedelta
+    retrying: int
+
+
+async def backlog(pool: Pool) -> Backlog:
+    """Return the backlog of all tenants, for gauges."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(_COUNTS)
+        oldest: timedelta = await connection.fetchval(_OLDEST)
+        retrying: int = await connection.fetchval(_RETRYING)
+    return Backlog({row["status"]: row["count"] for row in rows}, oldest, retrying)

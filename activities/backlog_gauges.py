@@ -3,13 +3,11 @@
 import asyncio
 from datetime import timedelta
 
-import asyncpg
-
 from redrive.errors import RedriveError
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
-from redrive.postgres.database import Database
-from redrive.store.backlog import backlog
+from redrive.postgres.database import DATABASE_ERRORS, Database
+from redrive.store.dead_letters.figures import backlog
 
 log = get_logger(__name__)
 
@@ -21,6 +19,6 @@ async def keep_gauges(database: Database, metrics: Metrics) -> None:
     while True:
         try:
             metrics.backlog(*await backlog(await database.pool()))
-        except (RedriveError, asyncpg.PostgresError, OSError, TimeoutError) as error:
+        except (RedriveError, *DATABASE_ERRORS) as error:
             log.warning("worker.gauges_stale", error=str(error), error_type=type(error).__name__)
         await asyncio.sleep(INTERVAL.total_seconds())

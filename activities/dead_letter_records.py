@@ -17,7 +17,7 @@ from redrive.dead_letters import (
     LetterState,
     LetterStatus,
     MalformedCommand,
-    OutcomeRequest,
+    Outcome,
 )
 from redrive.fingerprints import fingerprint
 from redrive.logs import get_logger
@@ -75,16 +75,16 @@ class LetterRecords:
         return state.model_copy(update={"status": LetterStatus.PENDING, "orphaned": False})
 
     @activity.defn(name=Activity.RECORD_OUTCOME)
-    async def record_outcome(self, request: OutcomeRequest) -> None:
+    async def record_outcome(self, letter: LetterId, outcome: Outcome) -> None:
         """Record how a replay ended."""
-        await dead_letters.put_outcome(await self._database.pool(), request.letter, request.outcome)
-        self._metrics.replayed(request.outcome.ending.value)
+        await dead_letters.put_outcome(await self._database.pool(), letter, outcome)
+        self._metrics.replayed(outcome.ending.value)
         log.info(
             "dead_letter.outcome",
-            dlq_id=request.letter.workflow_id,
-            run_id=request.letter.run_id,
-            tenant_id=request.letter.tenant,
-            outcome=request.outcome.ending.value,
+            dlq_id=letter.workflow_id,
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            outcome=outcome.ending.value,
         )
 
     @activity.defn(name=Activity.RECORD_REFUSAL)

@@ -4,14 +4,12 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import (
     RawValue,
-    SearchAttributeKey,
-    SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
 
-from redrive.contracts import Activity, SearchAttribute, Workflow
+from redrive.contracts import Activity, Workflow
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Exhausted,
@@ -24,6 +22,7 @@ from redrive.dead_letters import (
 from redrive.documents import json_size
 from redrive.fairness import turn_of
 from redrive.redaction.redactor import Redactor
+from redrive.visibility import search_attributes
 
 _OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
 
@@ -39,21 +38,15 @@ class LetterSignals:
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
         """Report to the dead letter that its step is exhausted: the facts, redacted."""
-        message = Exhausted(
-            letter=report.letter,
-            pipeline=report.pipeline,
-            cycle=report.cycle,
-            payload=await self._snapshot(report),
-            config=report.snapshot.policy,
-            correlation_id=self._redactor.text(report.correlation_id),
-            key=self._redactor.text(report.key) if report.key is not None else None,
-            claim=report.claim,
-            started_at=report.started_at,
-            at=report.at,
-            again=report.again,
-        )
+        message = report.redacted(await self._snapshot(report), self._redactor.text)
         summary = f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}"
-        attributes = _search_attributes(report)
+        attributes = search_attributes(
+            tenant=report.letter.tenant,
+            pipeline=report.pipeline,
+            status=LetterStatus.PENDING,
+            failed_step=report.letter.step,
+            category=report.cycle.category,
+        )
         await self._signal(report.letter, LetterSignal.EXHAUSTED, message, attributes=attributes, summary=summary)
 
     @activity.defn(name=Activity.SIGNAL_LETTER)
@@ -90,15 +83,3 @@ class LetterSignals:
             return _OMITTED
         payload = await self._redactor.value_aside(report.document)
         return _OMITTED if json_size(payload) > SNAPSHOT_LIMIT else payload
-
-
-def _search_attributes(report: ExhaustedReport) -> TypedSearchAttributes:
-    values = {
-        SearchAttribute.TENANT: report.letter.tenant,
-        SearchAttribute.PIPELINE: report.pipeline,
-        SearchAttribute.STATUS: LetterStatus.PENDING,
-        SearchAttribute.FAILED_STEP: report.letter.step,
-        SearchAttribute.CATEGORY: report.cycle.category,
-    }
-    pairs = [SearchAttributePair(SearchAttributeKey.for_keyword(name), str(value)) for name, value in values.items()]
-    return TypedSearchAttributes(pairs)

@@ -22,11 +22,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from redrive.activities.attempts import earlier_attempts, to_details, with_attempt
-from redrive.activities.dedupe import once
 from redrive.activities.error_texts import error_text, redacted_stack, redacted_text
-from redrive.activities.projections import write_projection
 from redrive.activities.results import packed_result, plain_result
-from redrive.activities.retrying import Retries
+from redrive.activities.step_records import Retries, once, write_projection
 from redrive.activities.step_slots import StepSlots
 from redrive.classify import Classification, classify
 from redrive.contracts import (

@@ -16,9 +16,6 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
@@ -41,7 +38,7 @@ from redrive.bulk import (
     ItemStatus,
     PlanAnswer,
 )
-from redrive.contracts import PAYLOAD_LIMIT, Message, SearchAttribute, Workflow
+from redrive.contracts import PAYLOAD_LIMIT, Message, Workflow
 from redrive.documents import json_problem, json_size, validation_sentence
 from redrive.errors import (
     ApprovalNeeded,
@@ -58,6 +55,7 @@ from redrive.errors import (
 from redrive.fairness import turn_of
 from redrive.identifiers import check_identifiers
 from redrive.keys import new_request_id
+from redrive.visibility import search_attributes
 from redrive.worker_queries import ask, unavailable
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
@@ -168,7 +166,7 @@ class BulkOperations:
             task_queue=self._task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            search_attributes=_tenant_attribute(start.command.tenant),
+            search_attributes=search_attributes(tenant=start.command.tenant),
             static_summary=f"{start.command.verb} in tenant {start.command.tenant}",
             priority=turn_of(start.command.tenant),
         )
@@ -252,7 +250,3 @@ def _made(kind: type[Any], **fields: Any) -> Any:
         return kind(**fields)
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from error
-
-
-def _tenant_attribute(tenant: str) -> TypedSearchAttributes:
-    return TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword(SearchAttribute.TENANT), tenant)])

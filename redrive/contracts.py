@@ -178,17 +178,22 @@ class Attempt(Message):
     delay: timedelta | None = Field(default=None, description="the wait that followed; none after the last try")
 
 
-class FailedCycle(Message):
+class AttemptError(Message):
+    """What a failed attempt reports to the run, in the details of its error: itself, and the attempts before it."""
+
+    attempts: list[Attempt]
+    error_type: str
+    stack: str = ""
+    build_id: str = Field(default="", description="build id of the worker that made the last try")
+
+
+class FailedCycle(AttemptError):
     """How a step was exhausted: every attempt since it was started or replayed, and the last error in full."""
 
     step: str
     cycle: int
     category: Category
-    error_type: str
     message: str
-    stack: str = ""
-    attempts: list[Attempt]
-    build_id: str = Field(default="", description="build id of the worker that made the last try")
 
 
 class StepSnapshot(Message):
@@ -429,15 +434,6 @@ class Catalog(Message):
     modules: list[ModuleView]
     pipelines: list[PipelineView]
     build_id: str
-
-
-class AttemptError(Message):
-    """What a failed attempt reports to the run, in the details of its error."""
-
-    attempts: list[Attempt]
-    error_type: str
-    stack: str = ""
-    build_id: str = ""
 
 
 class SweepInput(Message):

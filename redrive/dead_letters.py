@@ -4,7 +4,7 @@ A command is what an operator tells a dead letter to do: replay, resolve, discar
 reaches the dead letter's workflow as a signal or as an update of the same shape.
 """
 
-from datetime import datetime
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -213,36 +213,40 @@ class ReceivedCommand(Message):
     proof: str
 
 
-class ExhaustedReport(Message):
-    """What a run reports when a step is exhausted. `document` is the original input: it is redacted, then dropped."""
-
-    letter: LetterId
-    pipeline: str
-    snapshot: StepSnapshot
-    cycle: FailedCycle
-    document: dict[str, Any]
-    correlation_id: str
-    key: str | None
-    claim: KeyClaim | None = None
-    started_at: datetime
-    at: datetime
-    again: bool = False
-
-
-class Exhausted(Message):
-    """A step was exhausted: the facts of the record, redacted."""
-
+class _Exhaustion(Message):
     letter: LetterId
     pipeline: str
     cycle: FailedCycle
-    payload: Any
-    config: RetryPolicy
     correlation_id: str
     key: str | None
     claim: KeyClaim | None = None
     started_at: Moment = Field(description="when the run began")
     at: Moment
     again: bool = Field(default=False, description="told before; the run is parked there still and has no command")
+
+
+class Exhausted(_Exhaustion):
+    """A step was exhausted: the facts of the record, redacted."""
+
+    payload: Any
+    config: RetryPolicy
+
+
+class ExhaustedReport(_Exhaustion):
+    """What a run reports when a step is exhausted. `document` is the original input: it is redacted, then dropped."""
+
+    snapshot: StepSnapshot
+    document: dict[str, Any]
+
+    def redacted(self, payload: Any, text: Callable[[str], str]) -> Exhausted:
+        """Return the facts of the record, with this payload, and with texts that were given from outside redacted."""
+        facts = dict(self) | {
+            "correlation_id": text(self.correlation_id),
+            "key": text(self.key) if self.key is not None else None,
+            "payload": payload,
+            "config": self.snapshot.policy,
+        }
+        return Exhausted(**{name: facts[name] for name in Exhausted.model_fields})
 
 
 class Ending(StrEnum):
@@ -349,13 +353,6 @@ class CommandRecorded(Message):
     answer: Answer
     under_way: bool = False
     orphaned: bool = Field(default=False, description="whether the run is gone")
-
-
-class OutcomeRequest(Message):
-    """How a replay ended, and of which dead letter."""
-
-    letter: LetterId
-    outcome: Outcome
 
 
 class CommandRequest(Message):

@@ -1,26 +1,20 @@
-"""Starts the workflow of a run: the only place that builds its id, search attributes and summary."""
+"""Starts the workflow of a run: the only place that builds its id and summary."""
 
 from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.common import (
-    SearchAttributeKey,
-    SearchAttributePair,
-    TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from redrive.contracts import RunInput, RunStatus, SearchAttribute, Workflow
+from redrive.contracts import RunInput, RunStatus, Workflow
 from redrive.fairness import turn_of
+from redrive.visibility import search_attributes
 
 # A server that accepts connections but does not answer would block a caller forever.
 START_TIMEOUT = timedelta(seconds=10)
-_TENANT, _PIPELINE, _STATUS = (
-    SearchAttributeKey.for_keyword(name)
-    for name in (SearchAttribute.TENANT, SearchAttribute.PIPELINE, SearchAttribute.STATUS)
-)
 
 
 async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput) -> bool:
@@ -33,7 +27,7 @@ async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput)
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            search_attributes=_search_attributes(run),
+            search_attributes=search_attributes(tenant=run.tenant, pipeline=run.pipeline, status=RunStatus.RUNNING),
             static_summary=f"{run.pipeline} of tenant {run.tenant}",
             priority=turn_of(run.tenant),
             rpc_timeout=START_TIMEOUT,
@@ -41,13 +35,3 @@ async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput)
     except WorkflowAlreadyStartedError:
         return False
     return True
-
-
-def _search_attributes(run: RunInput) -> TypedSearchAttributes:
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(_TENANT, run.tenant),
-            SearchAttributePair(_PIPELINE, run.pipeline),
-            SearchAttributePair(_STATUS, RunStatus.RUNNING),
-        ]
-    )

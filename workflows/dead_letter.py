@@ -6,14 +6,14 @@ through one inbox and is handled in sequence: of two commands at once, one wins.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from temporalio import workflow
-from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import KEYWORD_LIMIT, Activity, SearchAttribute, Workflow
+    from redrive.contracts import Activity, Workflow
     from redrive.dead_letters import (
         ANSWERS_KEPT,
         PROBLEM_LIMIT,
@@ -33,7 +33,6 @@ with workflow.unsafe.imports_passed_through():
         LetterStatus,
         MalformedCommand,
         Outcome,
-        OutcomeRequest,
         Replay,
         Resolve,
         Restart,
@@ -41,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
         status_after,
         status_after_outcome,
     )
+    from redrive.visibility import search_attributes, updates
     from redrive.workflows.alert_follow_up import ALERT_RETRIES, ALERT_TIMEOUT
     from redrive.workflows.details import letter_details
     from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message
@@ -177,7 +177,7 @@ class DeadLetter:
         await self._load()
         if self._state.status.closed:
             return
-        await work_with_record(Activity.RECORD_OUTCOME, OutcomeRequest(letter=self._state.letter, outcome=outcome))
+        await work_with_record(Activity.RECORD_OUTCOME, self._state.letter, outcome)
         self._state.status = status_after_outcome(outcome)
         self._state.blocked_by = outcome.blocked_by
         self._state.command = None
@@ -204,24 +204,15 @@ class DeadLetter:
     def _upsert(self) -> None:
         """Update the dead letter's search attributes, if they have changed."""
         state = self._state
-        values = {
-            SearchAttribute.TENANT: state.letter.tenant,
-            SearchAttribute.PIPELINE: state.pipeline,
-            SearchAttribute.STATUS: state.status,
-            SearchAttribute.FAILED_STEP: state.letter.step,
-            SearchAttribute.CATEGORY: state.cycle.category if state.cycle else None,
-        }
-        shown = workflow.info().typed_search_attributes
-        changed = [key.value_set(value) for key, value in _keywords(values) if shown.get(key) != value]
-        if changed:
+        wanted = search_attributes(
+            tenant=state.letter.tenant,
+            pipeline=state.pipeline,
+            status=state.status,
+            failed_step=state.letter.step,
+            category=state.cycle.category if state.cycle else None,
+        )
+        if changed := updates(wanted, workflow.info().typed_search_attributes):
             workflow.upsert_search_attributes(changed)
-
-
-def _keywords(values: Mapping[SearchAttribute, str | None]) -> Iterator[tuple[SearchAttributeKey[str], str]]:
-    """Return values that Temporal accepts: one that is too long would fail the workflow task forever."""
-    for name, value in values.items():
-        if value:
-            yield SearchAttributeKey.for_keyword(name), str(value)[:KEYWORD_LIMIT]
 
 
 async def _raise_alert(alert: Alert) -> None:

@@ -118,9 +118,6 @@ def _told(step: StepState, error: ApplicationError, details: AttemptError) -> Fa
         step=step.name,
         cycle=step.cycle,
         category=Category(error.type) if error.type in _CATEGORIES else Category.UNKNOWN,
-        error_type=details.error_type,
         message=error.message[:ERROR_TEXT_LIMIT],
-        stack=details.stack,
-        attempts=details.attempts,
-        build_id=details.build_id,
+        **dict(details),
     )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -49,6 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.errors import Category
     from redrive.fairness import overflow_queue, turn_of
     from redrive.policy import SHORTEST_DELAY
+    from redrive.visibility import search_attributes, shown_value, updates
     from redrive.workflows.attempts import drop_oldest_attempts
     from redrive.workflows.details import run_details
     from redrive.workflows.failures import attempts_when_crowded_out, failed_cycle
@@ -246,7 +247,7 @@ class ModuleRun:
             self._state.steps = [StepState(name=step.name, max_attempts=step.policy.max_attempts) for step in steps]
         self._input_size = len(run.model_dump_json(exclude={"state"}).encode())
         self._status = RunStatus.RUNNING
-        if workflow.info().typed_search_attributes.get(SearchAttributeKey.for_keyword(SearchAttribute.TENANT)) is None:
+        if shown_value(workflow.info().typed_search_attributes, SearchAttribute.TENANT) is None:
             self._upsert(RunStatus.RUNNING)
         self._letters = RunLetters(run, self._state)
         return self._letters
@@ -464,16 +465,14 @@ class ModuleRun:
     def _upsert(self, status: RunStatus, category: Category | None = None, step: str | None = None) -> None:
         """Update the run's search attributes. Not called on the way to success: a start sets all it needs."""
         self._status = status
-        values = {
-            SearchAttribute.TENANT: self._run.tenant if self._run else None,
-            SearchAttribute.PIPELINE: self._run.pipeline if self._run else None,
-            SearchAttribute.STATUS: status,
-            SearchAttribute.FAILED_STEP: step,
-            SearchAttribute.CATEGORY: category,
-        }
-        workflow.upsert_search_attributes(
-            [SearchAttributeKey.for_keyword(name).value_set(value) for name, value in values.items() if value]
+        wanted = search_attributes(
+            tenant=self._run.tenant if self._run else None,
+            pipeline=self._run.pipeline if self._run else None,
+            status=status,
+            failed_step=step,
+            category=category,
         )
+        workflow.upsert_search_attributes(updates(wanted))
 
 
 async def _whatever_is_requested(work: Coroutine[Any, Any, None]) -> None:

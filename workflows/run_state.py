@@ -1,5 +1,6 @@
 """The state of a run's steps, and how operators' commands change it. Pure."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +20,6 @@ from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, 
 from redrive.documents import json_size, patched, step_input, validation_sentence
 from redrive.errors import Category
 from redrive.policy import RetryPolicy
-from redrive.workflows.edits import count_edit
 
 
 def next_step(state: RunState) -> int | None:
@@ -139,3 +139,13 @@ def skip_rest(state: RunState, now: datetime) -> None:
 
 def _place(state: RunState, name: str) -> int:
     return [step.name for step in state.steps].index(name)
+
+
+def count_edit(versions: dict[str, int], steps: Sequence[StepSnapshot] | None, edited: str) -> None:
+    """Count an edit for the step and for every later one that reads what may now differ."""
+    changed = {edited}
+    names = [step.name for step in steps or []]
+    for step in (steps or [])[names.index(edited) :] if edited in names else []:
+        if step.name == edited or step.reads is None or changed & set(step.reads):
+            changed.add(step.name)
+            versions[step.name] = versions.get(step.name, 0) + 1

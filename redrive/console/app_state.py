@@ -25,7 +25,7 @@ from redrive.postgres.database import Database
 from redrive.postgres.pool import ACCESS_ROLE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.access.console_keys import signing_key
+from redrive.store.access.sessions import signing_key
 
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.

@@ -5,11 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-import asyncpg
-
 from redrive.bulk import BulkProgress, BulkView
 from redrive.errors import BulkNotFound, RedriveError
 from redrive.logs import get_logger
+from redrive.postgres.database import DATABASE_ERRORS
 from redrive.postgres.tenancy import Pool
 from redrive.store.audit.lists import Change, changes_after, heads
 from redrive.store.bulk.lists import get_bulk, open_bulks
@@ -79,7 +78,7 @@ class Feed:
             try:
                 pool = await self._pool()
                 running = await self._look_at_bulks(pool, running, await self._look(pool, known))
-            except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except (RedriveError, *DATABASE_ERRORS) as error:
                 _log.warning("console.changes_not_read", error_type=type(error).__name__, error=str(error))
 
     async def _look(self, pool: Pool, known: dict[str, int]) -> set[str]:

@@ -37,7 +37,7 @@ from redrive.errors import (
 )
 from redrive.levels import bounded, dotted
 from redrive.logs import get_logger
-from redrive.postgres.connection import database_problem
+from redrive.postgres.connection import DRIVER_ERRORS, database_problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = 5
@@ -222,9 +222,7 @@ def handle_errors(app: FastAPI) -> None:
         RedriveError: _on_redrive_error,
         RequestValidationError: _on_validation,
         HTTPException: _on_http_error,
-        asyncpg.PostgresError: _on_database_error,
-        asyncpg.InterfaceError: _on_database_error,
-        OSError: _on_database_error,
+        **dict.fromkeys(DRIVER_ERRORS, _on_database_error),
         Exception: _on_bug,
     }
     for kind, handler in handlers.items():

@@ -4,26 +4,22 @@ The client works without a store, on Temporal's lock alone: then a key lives as 
 reset has no effect.
 """
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
 from pydantic import Field
 
-from redrive.contracts import KeyStatus, Message, RunStatus
+from redrive.contracts import KeyClaim, KeyStatus, Message, RunStatus
 from redrive.redaction.redactor import Redactor
 
 
-class ClaimRequest(Message):
+class ClaimRequest(KeyClaim):
     """A caller's request for a key, with the run that it would start."""
 
     tenant: str
     key: str
-    generation: int = 0
     run_id: str
     pipeline: str
-    request_hash: str
-    expires_at: datetime
 
 
 class ClaimResult(StrEnum):

@@ -139,7 +139,7 @@ def run_claim(
     if key is None or claim is None or run_id != run_id_for_key(tenant, key, claim.generation):
         # Started by hand, under another id: a key's run id is computed from it.
         return None
-    request = ClaimRequest(tenant=tenant, key=key, run_id=run_id, pipeline=pipeline, **claim.model_dump())
+    request = ClaimRequest(tenant=tenant, key=key, run_id=run_id, pipeline=pipeline, **dict(claim))
     return key_fields(request, end)
 
 

@@ -12,7 +12,9 @@ import asyncpg
 from redrive.errors import Unavailable
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=10)
-CONNECT_ERRORS: Final = (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError)
+# What the driver raises while the database is unavailable, also during a statement. A timeout is an OSError.
+DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+CONNECT_ERRORS: Final = (*DRIVER_ERRORS, ValueError)
 
 
 async def connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":

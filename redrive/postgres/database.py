@@ -3,9 +3,8 @@
 import asyncio
 from typing import Final
 
-import asyncpg
-
 from redrive.errors import Unavailable
+from redrive.postgres.connection import DRIVER_ERRORS
 from redrive.postgres.deadline_pool import DeadlinePool
 from redrive.postgres.pool import APP_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
@@ -13,14 +12,8 @@ from redrive.postgres.tenancy import Pool
 _CLOSE_TIMEOUT = 5.0
 # Each connection answers a thousand queries a second.
 _DEADLINE_POOL_SIZE: Final = 2
-# What an unavailable database raises, also during a statement. A timeout is an OSError.
-DATABASE_ERRORS: Final = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    Unavailable,
-)
+# What an unavailable database raises: a pool that cannot be opened, or a statement.
+DATABASE_ERRORS: Final = (*DRIVER_ERRORS, Unavailable)
 
 
 class Database:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -75,16 +76,37 @@ class Query:
         """Add a condition, with `{}` for each value."""
         self.conditions.append(condition.format(*(self.add(value) for value in values)))
 
+    def where_given(self, condition: str, value: Any) -> None:
+        """Add a condition on a value, if there is a value."""
+        if value is not None:
+            self.where(condition, value)
+
     @property
     def sql(self) -> str:
         """All conditions."""
         return " AND ".join(self.conditions) or "true"
+
+    def select(self, columns: str, source: str, order: str = "", limit: int | None = None) -> str:
+        """Return the statement that reads the rows for which all conditions hold, the first of them up to a limit."""
+        most = "" if limit is None else f"LIMIT {self.add(limit)}"
+        return select(columns, source, f"WHERE {self.sql} {order} {most}")
+
+
+def select(columns: str, source: str, rest: str = "") -> str:
+    """Return a statement composed of our own words: the only place that does. Values are parameters."""
+    return f"SELECT {columns} FROM {source} {rest}"  # noqa: S608
 
 
 def check_limit(limit: int) -> None:
     """Refuse a page of no or too many rows."""
     if not 1 <= limit <= LARGEST_PAGE:
         raise InvalidInput(f"limit {limit}: a page has 1 to {LARGEST_PAGE} rows")
+
+
+def cut(rows: list[Row], limit: int, place: Callable[[Row], Place], of: BaseModel) -> Page[Row]:
+    """Return a page of rows that were read with one more than its limit: if that one exists, there is a next page."""
+    shown = rows[:limit]
+    return Page(shown, write_cursor(place(shown[-1]), of) if len(rows) > limit else None)
 
 
 def write_cursor(place: Place, of: BaseModel) -> str:

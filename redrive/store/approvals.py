@@ -15,20 +15,16 @@ from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.text import clean, json_text
 from redrive.store.audit.log import Action, Entry, PlanRef, write
 
-_COLUMNS: Final = """
-    tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_person, requested_at, expires_at,
-    approved_by, approval_reason, approved_at, used_for
-"""
 # An expired request is made again; one that waits stays unchanged.
-_ASK: Final = f"""
+_ASK: Final = """
     INSERT INTO approvals AS known (tenant, plan_hash, dead_letter, plan, reason, requested_by, requested_person)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (tenant, plan_hash) DO UPDATE SET reason = excluded.reason, requested_by = excluded.requested_by,
         requested_person = excluded.requested_person, requested_at = now(), expires_at = excluded.expires_at,
         approved_by = NULL, approval_reason = NULL, approved_at = NULL, used_for = NULL
     WHERE known.expires_at < now() OR known.used_for IS NOT NULL
-    RETURNING {_COLUMNS}
-"""  # noqa: S608
+    RETURNING true
+"""
 _USE: Final = """
     UPDATE approvals SET used_for = $3
     WHERE tenant = $1 AND plan_hash = $2 AND approved_by IS NOT NULL AND (used_for IS NULL OR used_for = $3)
@@ -40,13 +36,15 @@ _HELD: Final = """
         SELECT FROM approvals WHERE tenant = $1 AND plan_hash = $2 AND used_for IS NULL AND expires_at > now()
     )
 """
-_LOCK: Final = f"""
-    SELECT {_COLUMNS}, expires_at > now() AS in_time FROM approvals WHERE tenant = $1 AND plan_hash = $2 FOR UPDATE
-"""  # noqa: S608
-_APPROVE: Final = f"""
+_LOCK: Final = """
+    SELECT *, expires_at > now() AS in_time FROM approvals WHERE tenant = $1 AND plan_hash = $2 FOR UPDATE
+"""
+_APPROVE: Final = """
     UPDATE approvals SET approved_by = $3, approval_reason = $4, approved_at = now()
-    WHERE tenant = $1 AND plan_hash = $2 RETURNING {_COLUMNS}
-"""  # noqa: S608
+    WHERE tenant = $1 AND plan_hash = $2 RETURNING *
+"""
+_ONE: Final = "SELECT * FROM approvals WHERE plan_hash = $1"
+_CURRENT: Final = "SELECT * FROM approvals WHERE expires_at > now() ORDER BY requested_at DESC LIMIT 200"
 
 
 class Approval(Record):
@@ -104,7 +102,7 @@ async def ask_approval(pool: Pool, asking: ApprovalRequest) -> None:
     """Ask for an approval. ApprovalRequest again while it waits changes nothing."""
     about = asking.about
     async with transaction(pool, about.tenant) as connection:
-        asked = await connection.fetchrow(
+        is_new = await connection.fetchval(
             _ASK,
             about.tenant,
             clean(asking.plan_hash),
@@ -114,7 +112,7 @@ async def ask_approval(pool: Pool, asking: ApprovalRequest) -> None:
             clean(asking.requested_by),
             clean(asking.person),
         )
-        if asked:
+        if is_new:
             await write(
                 connection,
                 Entry(
@@ -163,7 +161,7 @@ def not_found(plan_hash: str) -> ApprovalNotFound:
 
 async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approval:
     """Return one, whether it waits or has expired, or raise."""
-    found = await _fetch(pool, tenant, "WHERE plan_hash = $1", clean(plan_hash))
+    found = await _fetch(pool, tenant, _ONE, clean(plan_hash))
     if not found:
         raise not_found(plan_hash)
     return found[0]
@@ -171,12 +169,12 @@ async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approv
 
 async def list_approvals(pool: Pool, tenant: str | None) -> list[Approval]:
     """Return those that have not expired, the newest first."""
-    return await _fetch(pool, tenant, "WHERE expires_at > now() ORDER BY requested_at DESC LIMIT 200")
+    return await _fetch(pool, tenant, _CURRENT)
 
 
-async def _fetch(pool: Pool, tenant: str | None, rest: str, *values: object) -> list[Approval]:
+async def _fetch(pool: Pool, tenant: str | None, statement: str, *values: object) -> list[Approval]:
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(f"SELECT {_COLUMNS} FROM approvals {rest}", *values)  # noqa: S608
+        rows = await connection.fetch(statement, *values)
     return [_approval(dict(row)) for row in rows]
 
 

@@ -4,12 +4,10 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
-
 from redrive.connection import access_database_url, database_url
 from redrive.dead_letters import LetterId
 from redrive.errors import LetterNotFound, Unavailable
-from redrive.postgres.connection import database_problem
+from redrive.postgres.connection import DRIVER_ERRORS, database_problem
 from redrive.postgres.database import Database
 from redrive.postgres.pool import ACCESS_ROLE
 from redrive.postgres.tenancy import Pool
@@ -41,7 +39,7 @@ def database_errors() -> Iterator[None]:
     """Turn the driver's errors into a sentence."""
     try:
         yield
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except DRIVER_ERRORS as error:
         raise Unavailable(database_problem(error)) from None
 
 

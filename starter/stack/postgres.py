@@ -10,7 +10,7 @@ from typing import Final
 import asyncpg
 
 from redrive.errors import StackError, Unavailable
-from redrive.postgres.connection import connect
+from redrive.postgres.connection import DRIVER_ERRORS, connect
 from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE
 from redrive.starter.stack.child import Program
 from redrive.starter.stack.placement import Placement
@@ -106,7 +106,7 @@ class Postgres:
             await _keep_login(connection, APP_ROLE, self.passwords.app)
             await _keep_login(connection, ACCESS_ROLE, self.passwords.access)
             await connection.close()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except DRIVER_ERRORS:
             connection.terminate()
             return False
         return True

@@ -27,8 +27,7 @@ from redrive.postgres.pool import open_pool
 from redrive.postgres.tenancy import Connection, Pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.store.backlog import backlog
-from redrive.store.dead_letters.figures import groups, stats
+from redrive.store.dead_letters.figures import backlog, groups, stats
 from redrive.store.dead_letters.lists import audit_trail, get_letter, list_letters, open_letters
 from redrive.store.migrate import migrate
 from tests.conftest import owner_url

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 
 from redrive.access import Role
+from redrive.postgres.connection import DRIVER_ERRORS
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.store.access.tokens import TokenRequest, create_token
-from tests.chaos.case import DATABASE_ERRORS, TENANT, Case, silent
+from tests.chaos.case import TENANT, Case, silent
 
 REQUEST = "everything"
 ADMIN = TokenRequest(
@@ -59,7 +60,7 @@ class BulkCase:
     async def until(self, done: Callable[[Counter[str]], bool]) -> None:
         """Wait until the counts of items by status are as wanted; they add up to the total all the time."""
         while True:
-            with contextlib.suppress(*DATABASE_ERRORS):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 rows = await self.case.rows("SELECT status, count(*) AS n FROM redrive.bulk_items GROUP BY status")
                 counts = Counter({row["status"]: row["n"] for row in rows})
                 assert counts.total() == self.case.count, counts
@@ -76,7 +77,7 @@ class BulkCase:
 
         await self.until(all_ended)
         while True:
-            with contextlib.suppress(*DATABASE_ERRORS):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 rows = await self.case.rows("SELECT status FROM redrive.bulk_operations")
                 if [row["status"] for row in rows] in (["DONE"], ["STOPPED"]):
                     return

@@ -14,6 +14,7 @@ from redrive import Redrive, RunStatus
 from redrive.contracts import RunResult
 from redrive.dead_letters import Answer, LetterId
 from redrive.errors import RedriveError, Unavailable
+from redrive.postgres.connection import DRIVER_ERRORS
 from redrive.postgres.pool import open_pool
 from redrive.store.audit.log import verify
 from tests.acceptance.live import Sink
@@ -27,8 +28,6 @@ WAITERS = 100
 # Orders that one caller has on their way.
 AT_ONCE = 8
 DATABASE_TIMEOUT = 10.0
-# What a connection that breaks under a statement raises.
-DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 def silent(count: int) -> None:
@@ -66,7 +65,7 @@ class Case:
     async def until_status(self, status: str, wanted: int, progress: Callable[[int], None] = silent) -> None:
         """Wait until at least so many records have a status."""
         while True:
-            with contextlib.suppress(*DATABASE_ERRORS):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 rows = await self.rows("SELECT count(*) AS n FROM redrive.dead_letters WHERE status = $1", status)
                 progress(rows[0]["n"])
                 if rows[0]["n"] >= wanted:

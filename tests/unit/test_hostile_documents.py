@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "a command's edit": lambda data: read_command([raw(around("input_patch", data, **COMMAND))], "replay"),
     "a message": lambda data: read_message(Exhausted, [raw(data)]),
     "an accepted command": lambda data: read_message(
-        RunCommand, [raw(around("order", around("input_patch", data, verb="replay", **COMMAND), step="s", cycle=1))]
+        RunCommand, [raw(around("command", around("input_patch", data, verb="replay", **COMMAND), step="s", cycle=1))]
     ),
     "an event": lambda data: parse_envelope(around("payload", data, dedupeKey="k", type="t", source="s")),
     "an option": lambda data: parse_object("--patch", data),

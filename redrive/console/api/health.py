@@ -2,7 +2,6 @@
 
 import asyncio
 
-import asyncpg
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from temporalio.service import RPCError
@@ -10,7 +9,7 @@ from temporalio.service import RPCError
 from redrive.console.app_state import AppState, TheAppState
 from redrive.contracts import Message
 from redrive.errors import Unavailable
-from redrive.postgres.connection import database_problem
+from redrive.postgres.connection import DRIVER_ERRORS, database_problem
 
 router = APIRouter(tags=["health"])
 TIMEOUT = 5.0
@@ -45,7 +44,7 @@ async def _database(app_state: AppState) -> str | None:
             await (await app_state.pool()).fetchval("SELECT 1")
     except Unavailable as error:
         return str(error)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except DRIVER_ERRORS as error:
         return database_problem(error)
     return None
 

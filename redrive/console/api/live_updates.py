@@ -6,7 +6,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-import asyncpg
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
@@ -17,6 +16,7 @@ from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope, identified
 from redrive.console.live_updates import Listener
 from redrive.errors import RedriveError
+from redrive.postgres.database import DATABASE_ERRORS
 from redrive.store.audit.lists import Change, changes_after, heads
 
 router = APIRouter(tags=["events"])
@@ -67,7 +67,7 @@ class _Admission:
             if await identified(self._request) != self._caller:
                 return False
             await self.take()
-        except (RedriveError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except (RedriveError, *DATABASE_ERRORS):
             return False
         self._asked_at = time.monotonic()
         return True

@@ -4,7 +4,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-import asyncpg
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
@@ -17,11 +16,11 @@ from redrive.console.problems import Problem, Refusal, database_refusal, refusal
 from redrive.console.web.render import show
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, RedriveError
+from redrive.postgres.connection import DRIVER_ERRORS
 
 SIGN_IN: Final = "/sign-in"
-_DATABASE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 Asked = TypeVar("Asked", bound=BaseModel)
-KNOWN: Final = (RedriveError, RequestValidationError, *_DATABASE)
+KNOWN: Final = (RedriveError, RequestValidationError, *DRIVER_ERRORS)
 
 
 class PageRoute(APIRoute):
@@ -66,7 +65,7 @@ async def refused(request: Request, refusal: Refusal) -> Response:
         return _to_sign_in(request)
     try:
         caller = await principal(request) if request.method == "GET" else None
-    except (RedriveError, *_DATABASE):
+    except (RedriveError, *DRIVER_ERRORS):
         caller = None
     answer = show(request, caller, "problem.html", problem.status, problem=problem)
     answer.headers.update(refusal.headers)

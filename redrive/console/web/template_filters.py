@@ -15,26 +15,11 @@ _SHOWN_ID: Final = 8
 # Deep nesting makes indented JSON many times as long.
 _INDENTED: Final = 512 * 1024
 _PAGES: Final = {"message-": "/messages/", "dead-event-": "/events/dead/", "event-": "/events/"}
-_CAUSES: Final = {
-    Category.TIMEOUT: "The service did not answer in time. Replay when it answers again.",
-    Category.NETWORK: "The service could not be reached. Replay when it is back.",
-    Category.RATE_LIMIT: "The service asked for fewer calls. Replay slowly.",
-    Category.PROVIDER_5XX: "The service failed on its side. Replay when it works again.",
-    Category.VALIDATION: "The input does not fit. Edit it, then replay.",
-    Category.MISSING_CONFIG: "Something is not set up. Set it up, then replay.",
-    Category.PROVIDER_4XX: "The service refused the request. Edit the input, or fix the account, then replay.",
-    Category.CONFLICT: "The service has other data under this key. Look there first.",
-    Category.INTEGRITY: "The database refused the data. Edit the input, then replay.",
-    Category.SERIALIZATION: "The step's answer could not be written as JSON. Fix the module, then replay.",
-    Category.TOO_LARGE: "The data is over its limit. Edit the input, or fix the module, then replay.",
-    Category.UNKNOWN_MODULE: "No worker knows this module. Deploy it, then replay.",
-    Category.UNKNOWN: "No rule knows this error. Read it before you replay.",
-}
 
 
 def cause(category: Category) -> str:
     """Return what a category means for an operator."""
-    return _CAUSES[category]
+    return category.advice
 
 
 def span(given: timedelta | float) -> str:

@@ -1,4 +1,4 @@
-"""Sessions of browsers, and links that sign in once. Only the hash of each secret is stored."""
+"""Sessions of browsers, links that sign in once, and the consoles' signing key. Of a secret, the hash is stored."""
 
 from datetime import timedelta
 from typing import Final
@@ -48,3 +48,9 @@ async def session_principal(pool: Pool, secret: str) -> Principal | None:
 async def close_session(pool: Pool, secret: str) -> None:
     """Sign a browser out."""
     await pool.execute("SELECT close_session($1)", hashed(secret))
+
+
+async def signing_key(pool: Pool) -> bytes:
+    """Return the key that all consoles of a deployment sign with. The migration creates it: nobody has to set one."""
+    key: bytes = await pool.fetchval("SELECT secret FROM redrive.console_keys WHERE name = 'signing'")
+    return key

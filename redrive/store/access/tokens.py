@@ -14,6 +14,7 @@ from pydantic import Field
 from redrive.access import EVERY_TENANT, Principal, Right, Role, granted
 from redrive.errors import InvalidInput, Unavailable
 from redrive.postgres.connection import connect
+from redrive.postgres.paging import select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.text import clean
@@ -31,7 +32,7 @@ _INSERT: Final = f"""
     WHERE $10 IS NULL OR redrive.hold_token($10) RETURNING {_COLUMNS}
 """
 # The token and all that were created with it, directly or not.
-_REVOKE: Final = f"""
+_REVOKE: Final = """
     WITH RECURSIVE tree AS (
         SELECT $1::text AS id
         UNION SELECT made.id FROM redrive.api_tokens AS made JOIN tree ON made.made_with = tree.id
@@ -39,8 +40,11 @@ _REVOKE: Final = f"""
     UPDATE redrive.api_tokens AS token
     SET revoked_by = $2, revoked_at = now(), revoked_with = CASE WHEN token.id <> $1 THEN $1 END
     FROM tree WHERE token.id = tree.id AND token.revoked_at IS NULL
-    RETURNING {", ".join(f"token.{name.strip()}" for name in _COLUMNS.split(","))}
-"""  # noqa: S608
+    RETURNING token.id, token.tenant, token.name, token.role, token.rights, token.created_by, token.made_with,
+        token.created_at, token.expires_at, token.revoked_by, token.revoked_with, token.revoked_at
+"""
+_ONE: Final = select(_COLUMNS, "redrive.api_tokens", "WHERE id = $1")
+_NEWEST: Final = select(_COLUMNS, "redrive.api_tokens", "ORDER BY created_at DESC, id LIMIT $1")
 
 
 class TokenRow(Record):
@@ -166,17 +170,14 @@ def made_with(rows: Iterable[TokenRow], token_id: str) -> list[TokenRow]:
 async def list_tokens(pool: Pool, tenant: str | None, limit: int = 200) -> list[TokenRow]:
     """Return the newest tokens of a tenant, or of all."""
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM api_tokens ORDER BY created_at DESC, id LIMIT $1",  # noqa: S608
-            limit,
-        )
+        rows = await connection.fetch(_NEWEST, limit)
     return [TokenRow.model_validate(dict(row)) for row in rows]
 
 
 async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow | None:
     """Return a token of a tenant, or of any."""
     async with reading(pool, tenant) as connection:
-        row = await connection.fetchrow(f"SELECT {_COLUMNS} FROM api_tokens WHERE id = $1", clean(token_id))  # noqa: S608
+        row = await connection.fetchrow(_ONE, clean(token_id))
     return TokenRow.model_validate(dict(row)) if row else None
 
 
@@ -204,8 +205,7 @@ async def _revoke(
         revoked += [TokenRow.model_validate(dict(row)) for row in rows]
     if not revoked:
         return None
-    select = f"SELECT {_COLUMNS} FROM redrive.api_tokens WHERE id = $1"  # noqa: S608
-    root = await connection.fetchrow(select, clean(token_id))
+    root = await connection.fetchrow(_ONE, clean(token_id))
     also = sorted((row for row in revoked if row.id != token_id), key=lambda row: row.created_at)
     return RevokedToken(**dict(root or {}), also_revoked=also)
 

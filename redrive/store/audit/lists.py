@@ -8,12 +8,16 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from redrive.errors import InvalidInput
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Pool, reading
-from redrive.postgres.text import clean
+from redrive.postgres.text import clean, clean_or_none
 from redrive.store.dead_letters.models import AuditEntry
 
+_COLUMNS: Final = """
+    tenant, number, at, action, dead_letter, run_id, step, actor, reason, request_id, before, after,
+    encode(hash, 'hex') AS hash
+"""
 _DOCUMENTS: Final = frozenset({"before", "after"})
 
 
@@ -45,28 +49,17 @@ async def audit_page(pool: Pool, chosen: AuditFilter, limit: int = 50, cursor: s
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
     # Within a tenant the numbers are in order of time, and indexed.
-    order = "at DESC, tenant DESC, number DESC" if chosen.tenant is None else "number DESC"
+    order = "ORDER BY at DESC, tenant DESC, number DESC" if chosen.tenant is None else "ORDER BY number DESC"
+    sql = query.select(_COLUMNS, "audit_log", order, limit + 1)
     async with reading(pool, chosen.tenant) as connection:
-        records = await connection.fetch(
-            f"""
-            SELECT tenant, number, at, action, dead_letter, run_id, step, actor, reason, request_id, before, after,
-                   encode(hash, 'hex') AS hash
-            FROM audit_log WHERE {query.sql} ORDER BY {order} LIMIT {query.add(limit + 1)}
-            """,  # noqa: S608
-            *query.parameters,
-        )
-    rows = [_line(record) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].at, f"{rows[-1].tenant} {rows[-1].number}"), chosen))
+        rows = [_line(record) for record in await connection.fetch(sql, *query.parameters)]
+    return cut(rows, limit, lambda last: Place(last.at, f"{last.tenant} {last.number}"), chosen)
 
 
 def _query(chosen: AuditFilter, place: Place | None) -> Query:
     query = Query()
-    if chosen.tenant is not None:
-        query.where("tenant = {}", chosen.tenant)
-    if chosen.dead_letter is not None:
-        query.where("dead_letter = {}", clean(chosen.dead_letter))
+    query.where_given("tenant = {}", chosen.tenant)
+    query.where_given("dead_letter = {}", clean_or_none(chosen.dead_letter))
     if place is not None:
         tenant, _, number = place.id.rpartition(" ")
         if not number.isascii() or not number.isdigit() or len(number) > 18:

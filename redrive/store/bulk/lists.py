@@ -7,7 +7,7 @@ from pydantic_core import from_json
 
 from redrive.bulk import BulkItem, BulkItems, BulkStatus, BulkView, ItemsRequest
 from redrive.errors import BulkNotFound
-from redrive.postgres.paging import Query, check_limit
+from redrive.postgres.paging import Query, check_limit, select
 from redrive.postgres.tenancy import Connection, Pool, reading
 from redrive.postgres.text import clean
 from redrive.store.bulk.operations import progress
@@ -16,41 +16,34 @@ _COLUMNS: Final = """
     tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because,
     started_at, finished_at
 """
+_ONE: Final = select(_COLUMNS, "bulk_operations", "WHERE id = $1")
+_OPEN: Final = select(_COLUMNS, "bulk_operations", "WHERE status <> ALL($1) ORDER BY started_at LIMIT 50")
 
 
 async def get_bulk(pool: Pool, tenant: str | None, bulk_id: str) -> BulkView:
     """Return a bulk operation, or raise if there is none."""
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM bulk_operations WHERE id = $1",  # noqa: S608
-            clean(bulk_id),
-        )
-        if not rows:
+        row = await connection.fetchrow(_ONE, clean(bulk_id))
+        if row is None:
             raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r}; `redrive bulk list` shows the newest")
-        return await _view(connection, rows[0])
+        return await _view(connection, row)
 
 
 async def list_bulks(pool: Pool, tenant: str | None, limit: int = 20) -> list[BulkView]:
     """Return the newest bulk operations of a tenant, or of all."""
     check_limit(limit)
     query = Query()
-    if tenant is not None:
-        query.where("tenant = {}", tenant)
-    sql = f"SELECT {_COLUMNS} FROM bulk_operations WHERE {query.sql} "  # noqa: S608
+    query.where_given("tenant = {}", tenant)
+    sql = query.select(_COLUMNS, "bulk_operations", "ORDER BY started_at DESC, id DESC", limit)
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(
-            sql + f"ORDER BY started_at DESC, id DESC LIMIT {query.add(limit)}", *query.parameters
-        )
+        rows = await connection.fetch(sql, *query.parameters)
         return [await _view(connection, row) for row in rows]
 
 
 async def open_bulks(pool: Pool) -> list[BulkView]:
     """Return the bulk operations of all tenants that have not ended."""
     async with reading(pool, None) as connection:
-        rows = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM bulk_operations WHERE status <> ALL($1) ORDER BY started_at LIMIT 50",  # noqa: S608
-            [status for status in BulkStatus if status.closed],
-        )
+        rows = await connection.fetch(_OPEN, [status for status in BulkStatus if status.closed])
         return [await _view(connection, row) for row in rows]
 
 
@@ -58,15 +51,13 @@ async def list_items(pool: Pool, tenant: str | None, asked: ItemsRequest) -> Bul
     """Return items in the order in which they are sent."""
     query = Query()
     query.where("bulk_id = {}", clean(asked.bulk_id))
-    if tenant is not None:
-        query.where("tenant = {}", tenant)
-    if asked.status is not None:
-        query.where("status = {}", asked.status.value)
-    if asked.after is not None:
-        query.where("position > {}", asked.after)
-    sql = f"SELECT position, letter_id, run_id, step, status, why, updated_at FROM bulk_items WHERE {query.sql}"  # noqa: S608
+    query.where_given("tenant = {}", tenant)
+    query.where_given("status = {}", asked.status)
+    query.where_given("position > {}", asked.after)
+    columns = "position, letter_id, run_id, step, status, why, updated_at"
+    sql = query.select(columns, "bulk_items", "ORDER BY position", asked.limit + 1)
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(f"{sql} ORDER BY position LIMIT {query.add(asked.limit + 1)}", *query.parameters)
+        rows = await connection.fetch(sql, *query.parameters)
     items = [BulkItem.model_validate(dict(row)) for row in rows[: asked.limit]]
     return BulkItems(items=items, after=items[-1].position if len(rows) > asked.limit else None)
 

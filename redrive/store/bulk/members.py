@@ -25,6 +25,7 @@ class Members:
     groups: list[tuple[str, str, int]]
 
 
+# Counts and fingerprints the members that a statement gives.
 _MEMBERS: Final = """
     WITH members AS MATERIALIZED ({source}), groups AS (
         SELECT pipeline, step, count(*) AS count FROM members GROUP BY pipeline, step
@@ -36,6 +37,13 @@ _MEMBERS: Final = """
            (SELECT coalesce(jsonb_agg(jsonb_build_array(pipeline, step, count) ORDER BY pipeline, step), '[]')
             FROM groups) AS groups
 """
+# Stores the members that a statement gives.
+_FREEZE: Final = """
+    INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version)
+    SELECT tenant, {bulk}, row_number() OVER (ORDER BY last_failed_at, id) - 1, id, run_id, step, version
+    FROM ({source}) AS members
+"""
+# The members as they were stored.
 _FROZEN: Final = """
     SELECT letter.id, item.version, letter.pipeline, letter.step
     FROM bulk_items AS item JOIN dead_letters AS letter ON letter.id = item.letter_id
@@ -47,22 +55,16 @@ async def find_members(pool: Pool, command: BulkCommand) -> Members:
     """Return what a bulk operation would consist of now."""
     async with reading(pool, command.tenant) as connection:
         query = await _chosen(connection, command)
-        source = f"SELECT id, version, pipeline, step FROM dead_letters WHERE {query.sql} LIMIT {ITEMS_LIMIT + 1}"  # noqa: S608
+        source = query.select("id, version, pipeline, step", "dead_letters", limit=ITEMS_LIMIT + 1)
         return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
 
 
 async def freeze_members(connection: Connection, start: BulkStart) -> Members:
     """Store the members of a bulk operation, the oldest failure first."""
     query = await _chosen(connection, start.command)
-    bulk = query.add(start.bulk_id)
-    await connection.execute(
-        f"""
-        INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version)
-        SELECT tenant, {bulk}, row_number() OVER (ORDER BY last_failed_at, id) - 1, id, run_id, step, version
-        FROM dead_letters WHERE {query.sql} ORDER BY last_failed_at, id LIMIT {ITEMS_LIMIT + 1}
-        """,  # noqa: S608
-        *query.parameters,
-    )
+    columns = "tenant, id, run_id, step, version, last_failed_at"
+    source = query.select(columns, "dead_letters", "ORDER BY last_failed_at, id", ITEMS_LIMIT + 1)
+    await connection.execute(_FREEZE.format(bulk=query.add(start.bulk_id), source=source), *query.parameters)
     row = await connection.fetchrow(_MEMBERS.format(source=_FROZEN), start.command.tenant, start.bulk_id)
     return _members(row)
 

@@ -1,11 +1,11 @@
 """Figures about dead letters: number, age and similarity. Without a tenant: of all tenants."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Category, InvalidInput
-from redrive.postgres.paging import Query, check_limit
+from redrive.postgres.paging import Query, check_limit, select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading
 from redrive.store.dead_letters.filters import OPEN, conditions, deep, of_tenant, reading_letters
@@ -14,6 +14,17 @@ from redrive.store.dead_letters.models import LetterGroup, LetterStats
 
 # How many of the newest open dead letters are grouped.
 GROUP_DEPTH: Final = 20_000
+# The largest groups of similar dead letters, each with the newest one as its sample.
+_GROUPS: Final = """
+    SELECT alike.*, pipeline, step, category, error_type, left(message, {shown}) AS message
+    FROM (
+        SELECT tenant, fingerprint, count(*) AS count, min(first_failed_at) AS first_failed_at,
+               max(last_failed_at) AS last_failed_at,
+               (array_agg(id ORDER BY last_failed_at DESC, id DESC))[1] AS sample
+        FROM ({newest}) AS newest GROUP BY tenant, fingerprint ORDER BY count DESC, 2 LIMIT {most}
+    ) AS alike JOIN dead_letters ON id = sample ORDER BY alike.count DESC, alike.fingerprint
+"""
+_COUNTS: Final = "SELECT status, sum(count)::bigint AS count FROM dead_letter_counts GROUP BY status"
 
 
 async def groups(pool: Pool, chosen: LetterFilter, limit: int = 20) -> list[LetterGroup]:
@@ -30,16 +41,7 @@ async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> l
     query.where(OPEN)
     newest = deep(chosen.tenant, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
     records = await connection.fetch(
-        f"""
-        SELECT alike.*, pipeline, step, category, error_type, left(message, {MESSAGE_SHOWN}) AS message
-        FROM (
-            SELECT tenant, fingerprint, count(*) AS count, min(first_failed_at) AS first_failed_at,
-                   max(last_failed_at) AS last_failed_at,
-                   (array_agg(id ORDER BY last_failed_at DESC, id DESC))[1] AS sample
-            FROM ({newest}) AS newest GROUP BY tenant, fingerprint ORDER BY count DESC, 2 LIMIT {query.add(limit)}
-        ) AS alike JOIN dead_letters ON id = sample ORDER BY alike.count DESC, alike.fingerprint
-        """,  # noqa: S608
-        *query.parameters,
+        _GROUPS.format(shown=MESSAGE_SHOWN, newest=newest, most=query.add(limit)), *query.parameters
     )
     return [LetterGroup.model_validate(dict(record)) for record in records]
 
@@ -48,10 +50,10 @@ async def stats(pool: Pool, tenant: str | None = None, largest: int = 10) -> Let
     """Return the number of dead letters, the age of the oldest open one, and what the open ones are about."""
     chosen = LetterFilter(tenant=tenant)
     async with reading(pool, tenant, in_order=True) as connection:
-        counts = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
+        by_status = await _status_counts(connection)
         by_category, by_step = await _kinds(connection, chosen)
         return LetterStats(
-            by_status=dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in counts},
+            by_status=by_status,
             oldest_open=await _oldest(connection, tenant),
             looked_at=sum(by_category.values()),
             by_category=by_category,
@@ -65,7 +67,7 @@ async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Cat
     query.where(OPEN)
     newest = deep(chosen.tenant, query, "category, step", GROUP_DEPTH)
     records = await connection.fetch(
-        f"SELECT category, step, count(*) AS count FROM ({newest}) AS newest GROUP BY 1, 2 ORDER BY count DESC, 1, 2",  # noqa: S608
+        select("category, step, count(*)", f"({newest}) AS newest", "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2"),
         *query.parameters,
     )
     by_category: dict[Category, int] = {}
@@ -81,8 +83,7 @@ async def _oldest(connection: Connection, tenant: str | None) -> timedelta | Non
     query.where(OPEN)
     of_tenant(query, tenant)
     first: datetime | None = await connection.fetchval(
-        f"SELECT min(first_failed_at) FROM dead_letters WHERE {query.sql}",  # noqa: S608
-        *query.parameters,
+        query.select("min(first_failed_at)", "dead_letters"), *query.parameters
     )
     return datetime.now(UTC) - first if first else None
 
@@ -90,6 +91,12 @@ async def _oldest(connection: Connection, tenant: str | None) -> timedelta | Non
 HOURS: Final = 24
 # An hour is counted up to this limit: the cost of a page does not grow with the number of rows.
 HOUR_LIMIT: Final = 4000
+# Each hour with its dead letters.
+_FAILED_HOURS: Final = """
+    SELECT begin, (SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} LIMIT {most}) AS counted) AS total,
+           (SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} AND {open} LIMIT {most}) AS counted) AS open
+    FROM generate_series({first}::timestamptz, {last}::timestamptz - interval '1 hour', interval '1 hour') AS begin
+"""
 
 
 class FailedHour(Record):
@@ -108,7 +115,11 @@ class FailedHour(Record):
 async def status_counts(pool: Pool, tenant: str | None) -> dict[LetterStatus, int]:
     """Return the number of dead letters, from the counters."""
     async with reading(pool, tenant) as connection:
-        rows = await connection.fetch("SELECT status, sum(count)::bigint FROM dead_letter_counts GROUP BY status")
+        return await _status_counts(connection)
+
+
+async def _status_counts(connection: Connection) -> dict[LetterStatus, int]:
+    rows = await connection.fetch(_COUNTS)
     return dict.fromkeys(LetterStatus, 0) | {LetterStatus(status): count for status, count in rows}
 
 
@@ -117,17 +128,38 @@ async def failed_hours(pool: Pool, tenant: str | None, now: datetime) -> list[Fa
     end = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     query = Query()
     of_tenant(query, tenant)
-    first, last, most = query.add(end - timedelta(hours=HOURS)), query.add(end), query.add(HOUR_LIMIT)
-    within = f"{query.sql} AND last_failed_at >= begin AND last_failed_at < begin + interval '1 hour'"
-    some = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} LIMIT {most}) AS counted)"  # noqa: S608
-    still = f"(SELECT count(*) FROM (SELECT FROM dead_letters WHERE {within} AND {OPEN} LIMIT {most}) AS counted)"  # noqa: S608
+    query.where("last_failed_at >= begin AND last_failed_at < begin + interval '1 hour'")
+    sql = _FAILED_HOURS.format(
+        within=query.sql,
+        open=OPEN,
+        most=query.add(HOUR_LIMIT),
+        first=query.add(end - timedelta(hours=HOURS)),
+        last=query.add(end),
+    )
     async with reading(pool, tenant, in_order=True) as connection:
-        rows = await connection.fetch(
-            f"""
-            SELECT begin, {some} AS total, {still} AS open
-            FROM generate_series({first}::timestamptz, {last}::timestamptz - interval '1 hour', interval '1 hour')
-                AS begin
-            """,  # noqa: S608
-            *query.parameters,
-        )
+        rows = await connection.fetch(sql, *query.parameters)
     return [FailedHour(begin=row["begin"], open=row["open"], closed=max(0, row["total"] - row["open"])) for row in rows]
+
+
+_OLDEST: Final = """
+    SELECT coalesce(now() - min(first_failed_at), interval '0') FROM dead_letters
+    WHERE status IN ('pending', 'replaying') AND version > 0
+"""
+_RETRYING: Final = "SELECT count(*) FROM retrying WHERE expires_at > now()"
+
+
+class Backlog(NamedTuple):
+    """The dead letters by status, the age of the oldest open one, and the steps in retry."""
+
+    letters: dict[str, int]
+    oldest: timedelta
+    retrying: int
+
+
+async def backlog(pool: Pool) -> Backlog:
+    """Return the backlog of all tenants, for gauges."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(_COUNTS)
+        oldest: timedelta = await connection.fetchval(_OLDEST)
+        retrying: int = await connection.fetchval(_RETRYING)
+    return Backlog({row["status"]: row["count"] for row in rows}, oldest, retrying)

@@ -5,12 +5,13 @@ from enum import StrEnum
 from typing import Final
 
 from redrive.dead_letters import LetterFilter
-from redrive.postgres.paging import Place, Query
+from redrive.postgres.paging import Place, Query, select
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.postgres.text import clean
+from redrive.postgres.text import clean, clean_or_none
 
 OPEN: Final = "status IN ('pending', 'replaying')"
 NEWEST: Final = "ORDER BY last_failed_at DESC, id DESC"
+_EACH_TENANT: Final = "(SELECT DISTINCT tenant FROM dead_letter_counts) AS each"
 _IDS: Final = ("run_id", "correlation_id", "idempotency_key")
 
 
@@ -35,13 +36,9 @@ def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
     if chosen.status is not None:
         query.where(f"status = '{chosen.status.value}'")
     for column in ("pipeline", "module", "step", "category", "fingerprint"):
-        value = getattr(chosen, column)
-        if value is not None:
-            query.where(f"{column} = {{}}", clean(str(value)))
-    if chosen.since is not None:
-        query.where("last_failed_at >= {}", chosen.since)
-    if chosen.until is not None:
-        query.where("last_failed_at < {}", chosen.until)
+        query.where_given(f"{column} = {{}}", clean_or_none(getattr(chosen, column)))
+    query.where_given("last_failed_at >= {}", chosen.since)
+    query.where_given("last_failed_at < {}", chosen.until)
     if chosen.letters is not None:
         query.where("id = ANY({}::text[])", [clean(letter) for letter in chosen.letters])
     if place is not None:
@@ -88,19 +85,17 @@ def newest(tenant: str | None, query: Query, columns: str, limit: int) -> str:
     """Return the SQL of a page. For all tenants: of each by its own index, then of these."""
     if tenant is not None:
         return deep(tenant, query, columns, limit)
-    most = query.add(limit)
-    return f"""
-        SELECT newest.* FROM (SELECT DISTINCT tenant FROM dead_letter_counts) AS each CROSS JOIN LATERAL (
-            SELECT {columns} FROM dead_letters WHERE dead_letters.tenant = each.tenant AND {query.sql}
-            {NEWEST} LIMIT {most}
-        ) AS newest {NEWEST} LIMIT {most}
-    """  # noqa: S608
+    query.where("dead_letters.tenant = each.tenant")
+    own = query.select(columns, "dead_letters", NEWEST, limit)
+    return select(
+        "newest.*", f"{_EACH_TENANT} CROSS JOIN LATERAL ({own}) AS newest", f"{NEWEST} LIMIT {query.add(limit)}"
+    )
 
 
 def deep(tenant: str | None, query: Query, columns: str, limit: int) -> str:
     """Return the SQL for many of the newest matching dead letters."""
     of_tenant(query, tenant)
-    return f"SELECT {columns} FROM dead_letters WHERE {query.sql} {NEWEST} LIMIT {query.add(limit)}"  # noqa: S608
+    return query.select(columns, "dead_letters", NEWEST, limit)
 
 
 def of_tenant(query: Query, tenant: str | None) -> None:

@@ -7,9 +7,20 @@ from pydantic_core import from_json
 
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import LetterNotFound
-from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import (
+    COUNTED,
+    Page,
+    Place,
+    Query,
+    Total,
+    check_limit,
+    cut,
+    read_cursor,
+    select,
+    write_cursor,
+)
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.postgres.text import clean
+from redrive.postgres.text import clean, clean_or_none
 from redrive.store.dead_letters.filters import (
     NEWEST,
     OPEN,
@@ -33,6 +44,11 @@ _COLUMNS: Final = f"""
     id, tenant, run_id, step, module, pipeline, status, category, error_type, left(message, {MESSAGE_SHOWN}) AS message,
     jsonb_array_length(attempts) AS attempt_count, cycle, first_failed_at, last_failed_at, fingerprint, correlation_id,
     idempotency_key, replay_count, blocked_by, orphaned, version, updated_at
+"""
+# The rows that have a text, among those that one page of a search reads.
+_SEARCH: Final = """
+    WITH looked AS MATERIALIZED ({looked}), found AS (SELECT id FROM looked WHERE fits {newest} LIMIT {most})
+    SELECT {columns} FROM dead_letters WHERE id IN (SELECT id FROM found) {newest}
 """
 
 
@@ -71,14 +87,8 @@ async def _search(connection: Connection, chosen: LetterFilter, limit: int, plac
     query = conditions(chosen, place)
     fits = text_condition(query, chosen.text or "", Match.CONTAINS)
     looked = deep(chosen.tenant, query, f"id, last_failed_at, {fits} IS TRUE AS fits", SEARCH_DEPTH)
-    most = query.add(limit + 1)
     records = await connection.fetch(
-        f"""
-        WITH looked AS MATERIALIZED ({looked}),
-        found AS (SELECT id FROM looked WHERE fits {NEWEST} LIMIT {most})
-        SELECT {_COLUMNS} FROM dead_letters WHERE id IN (SELECT id FROM found) {NEWEST}
-        """,  # noqa: S608
-        *query.parameters,
+        _SEARCH.format(looked=looked, newest=NEWEST, most=query.add(limit + 1), columns=_COLUMNS), *query.parameters
     )
     page = _cut(chosen, records, limit, Match.CONTAINS)
     if page.cursor:
@@ -91,17 +101,14 @@ async def _place_after(connection: Connection, chosen: LetterFilter, place: Plac
     query = conditions(chosen, place)
     looked = deep(chosen.tenant, query, "last_failed_at, id", count)
     row = await connection.fetchrow(
-        f"SELECT * FROM ({looked}) AS looked {NEWEST} OFFSET {query.add(count - 1)}",  # noqa: S608
-        *query.parameters,
+        select("*", f"({looked}) AS looked", f"{NEWEST} OFFSET {query.add(count - 1)}"), *query.parameters
     )
     return Place(row["last_failed_at"], row["id"], Match.CONTAINS) if row else None
 
 
 def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: str) -> Page[LetterRow]:
-    rows = [LetterRow.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].last_failed_at, rows[-1].id, kind), chosen))
+    rows = [LetterRow.model_validate(dict(record)) for record in records]
+    return cut(rows, limit, lambda last: Place(last.last_failed_at, last.id, kind), chosen)
 
 
 async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord | None:
@@ -151,12 +158,10 @@ async def open_letters(
     query = Query()
     query.where(OPEN)
     of_tenant(query, tenant)
-    if after_id is not None:
-        query.where("id > {}", clean(after_id))
+    query.where_given("id > {}", clean_or_none(after_id))
     async with reading(pool, tenant, in_order=True) as connection:
         records = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM dead_letters WHERE {query.sql} ORDER BY id LIMIT {query.add(limit)}",  # noqa: S608
-            *query.parameters,
+            query.select(_COLUMNS, "dead_letters", "ORDER BY id", limit), *query.parameters
         )
     return [LetterRow.model_validate(dict(record)) for record in records]
 
@@ -174,5 +179,5 @@ async def total(pool: Pool, chosen: LetterFilter) -> Total | None:
             return Total(count=await connection.fetchval(_COUNTERS, wanted), exact=True)
         query = conditions(chosen)
         fitting = deep(chosen.tenant, query, "1", COUNTED)
-        count: int = await connection.fetchval(f"SELECT count(*) FROM ({fitting}) AS fitting", *query.parameters)  # noqa: S608
+        count: int = await connection.fetchval(select("count(*)", f"({fitting}) AS fitting"), *query.parameters)
     return Total(count=count, exact=count < COUNTED)

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from redrive.contracts import KeyStatus, RunStatus
 from redrive.moments import Moment
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor, select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Pool, reading, transaction
 from redrive.postgres.text import clean
@@ -53,16 +53,13 @@ class KeyFilter(BaseModel):
 
 
 _COLUMNS: Final = ", ".join(KeyRow.model_fields)
+_ONE: Final = select(f"{_COLUMNS}, response", "idempotency_keys", "WHERE tenant = $1 AND key = $2")
 
 
 async def get_key(pool: Pool, tenant: str, key: str) -> KeyRecord | None:
     """Return a key with all its details."""
     async with reading(pool, tenant) as connection:
-        row = await connection.fetchrow(
-            f"SELECT {_COLUMNS}, response FROM idempotency_keys WHERE tenant = $1 AND key = $2",  # noqa: S608
-            tenant,
-            clean(key),
-        )
+        row = await connection.fetchrow(_ONE, tenant, clean(key))
     return _record(row) if row else None
 
 
@@ -75,40 +72,33 @@ async def list_keys(pool: Pool, chosen: KeyFilter, limit: int = 50, cursor: str 
     """Return the most recently claimed keys, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
+    order = "ORDER BY created_at DESC, key DESC, tenant DESC"
+    sql = query.select(_COLUMNS, "idempotency_keys", order, limit + 1)
     async with reading(pool, chosen.tenant) as connection:
-        records = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM idempotency_keys WHERE {query.sql} "  # noqa: S608
-            f"ORDER BY created_at DESC, key DESC, tenant DESC LIMIT {query.add(limit + 1)}",
-            *query.parameters,
-        )
-    rows = [KeyRow.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    last = rows[-1]
-    return Page(rows, write_cursor(Place(last.created_at, last.key, last.tenant), chosen))
+        records = await connection.fetch(sql, *query.parameters)
+    rows = [KeyRow.model_validate(dict(record)) for record in records]
+    return cut(rows, limit, lambda last: Place(last.created_at, last.key, last.tenant), chosen)
 
 
 def _query(chosen: KeyFilter, place: Place | None) -> Query:
     query = Query()
-    if chosen.tenant is not None:
-        query.where("tenant = {}", chosen.tenant)
-    if chosen.status is not None:
-        query.where("status = {}", chosen.status.value)
-    if chosen.since is not None:
-        query.where("created_at >= {}", chosen.since)
-    if chosen.until is not None:
-        query.where("created_at < {}", chosen.until)
+    query.where_given("tenant = {}", chosen.tenant)
+    query.where_given("status = {}", chosen.status)
+    query.where_given("created_at >= {}", chosen.since)
+    query.where_given("created_at < {}", chosen.until)
     if place is not None:
         query.where("(created_at, key, tenant) < ({}, {}, {})", place.at, place.id, place.kind)
     return query
 
 
 # Keys without news for a while: the end of the run may have been reported while the database was down.
-_UNHEARD: Final = f"""
-    SELECT {_COLUMNS} FROM idempotency_keys WHERE status = 'processing' AND updated_at < now() - $1::interval
+_UNHEARD: Final = select(
+    _COLUMNS,
+    "idempotency_keys",
+    """WHERE status = 'processing' AND updated_at < now() - $1::interval
         AND updated_at < now() - least(updated_at - created_at, interval '10 minutes')
-    ORDER BY updated_at LIMIT $2
-"""  # noqa: S608
+    ORDER BY updated_at LIMIT $2""",
+)
 
 
 async def list_unheard(pool: Pool, quiet: timedelta, limit: int) -> list[KeyRow]:

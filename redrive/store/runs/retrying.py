@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.errors import Category
-from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, cut, read_cursor, select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Executor, Pool, reading, transaction
 from redrive.postgres.text import clean, json_text
@@ -66,21 +66,17 @@ async def list_retrying(
     if place is not None:
         run_id, _, step = place.id.rpartition(" ")
         query.where("(next_at, run_id, step) > ({}, {}, {})", place.at, clean(run_id), clean(step))
-    sql = (
-        f"SELECT {_COLUMNS} FROM retrying WHERE {query.sql} ORDER BY next_at, run_id, step LIMIT {query.add(limit + 1)}"  # noqa: S608
-    )
+    sql = query.select(_COLUMNS, "retrying", "ORDER BY next_at, run_id, step", limit + 1)
     async with reading(pool, chosen.tenant) as connection:
         records = await connection.fetch(sql, *query.parameters)
-    rows = [RetryingStep.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].next_at, f"{rows[-1].run_id} {rows[-1].step}"), chosen))
+    rows = [RetryingStep.model_validate(dict(record)) for record in records]
+    return cut(rows, limit, lambda last: Place(last.next_at, f"{last.run_id} {last.step}"), chosen)
 
 
 async def count_retrying(pool: Pool, tenant: str | None) -> Total:
     """Return how many steps there are, counted up to a limit."""
     query = _shown(tenant)
-    sql = f"SELECT count(*) FROM (SELECT FROM retrying WHERE {query.sql} LIMIT {query.add(COUNTED)}) AS shown"  # noqa: S608
+    sql = select("count(*)", f"({query.select('', 'retrying', limit=COUNTED)}) AS shown")
     async with reading(pool, tenant) as connection:
         count: int = await connection.fetchval(sql, *query.parameters)
     return Total(count=count, exact=count < COUNTED)
@@ -88,8 +84,7 @@ async def count_retrying(pool: Pool, tenant: str | None) -> Total:
 
 def _shown(tenant: str | None) -> Query:
     query = Query(["expires_at > now()"])
-    if tenant is not None:
-        query.where("tenant = {}", tenant)
+    query.where_given("tenant = {}", tenant)
     return query
 
 

@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict
 
 from redrive.contracts import RunStatus, RunSummary
 from redrive.moments import Moment
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor, select
 from redrive.postgres.tenancy import Executor, Pool, reading, transaction
-from redrive.postgres.text import clean, json_text
+from redrive.postgres.text import clean, clean_or_none, json_text
 
 _COLUMNS: Final = "run_id, tenant, pipeline, status, failed_step, category, started_at, closed_at"
+_ONE: Final = select(_COLUMNS, "runs", "WHERE run_id = $1")
 
 
 async def put_finished(
@@ -101,39 +102,27 @@ async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str 
     """Return the newest runs that have a row, after the cursor of the previous page."""
     check_limit(limit)
     query = _query(chosen, read_cursor(cursor, chosen))
+    sql = query.select(_COLUMNS, "runs", "ORDER BY started_at DESC, run_id DESC", limit + 1)
     async with reading(pool, chosen.tenant, in_order=True) as connection:
-        records = await connection.fetch(_select(chosen, query, query.add(limit + 1)), *query.parameters)
-    rows = [RunSummary.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].started_at, rows[-1].run_id), chosen))
+        records = await connection.fetch(sql, *query.parameters)
+    rows = [RunSummary.model_validate(dict(record)) for record in records]
+    return cut(rows, limit, lambda last: Place(last.started_at, last.run_id), chosen)
 
 
 def _query(chosen: RunFilter, place: Place | None) -> Query:
     query = Query()
-    if chosen.status is not None:
-        query.where("status = {}", chosen.status.value)
-    if chosen.pipeline is not None:
-        query.where("pipeline = {}", clean(chosen.pipeline))
-    if chosen.since is not None:
-        query.where("started_at >= {}", chosen.since)
-    if chosen.until is not None:
-        query.where("started_at < {}", chosen.until)
+    query.where_given("tenant = {}", chosen.tenant)
+    query.where_given("status = {}", chosen.status)
+    query.where_given("pipeline = {}", clean_or_none(chosen.pipeline))
+    query.where_given("started_at >= {}", chosen.since)
+    query.where_given("started_at < {}", chosen.until)
     if place is not None:
         query.where("(started_at, run_id) < ({}, {})", place.at, place.id)
     return query
 
 
-def _select(chosen: RunFilter, query: Query, limit: str) -> str:
-    order = "ORDER BY started_at DESC, run_id DESC"
-    if chosen.tenant is None:
-        return f"SELECT {_COLUMNS} FROM runs WHERE {query.sql} {order} LIMIT {limit}"  # noqa: S608
-    tenant = query.add(chosen.tenant)
-    return f"SELECT {_COLUMNS} FROM runs WHERE tenant = {tenant} AND {query.sql} {order} LIMIT {limit}"  # noqa: S608
-
-
 async def get_run(pool: Pool, tenant: str | None, run_id: str) -> RunSummary | None:
     """Return the row of a run, even if Temporal has forgotten it."""
     async with reading(pool, tenant) as connection:
-        record = await connection.fetchrow(f"SELECT {_COLUMNS} FROM runs WHERE run_id = $1", clean(run_id))  # noqa: S608
+        record = await connection.fetchrow(_ONE, clean(run_id))
     return RunSummary.model_validate(dict(record)) if record else None

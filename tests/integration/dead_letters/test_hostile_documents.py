@@ -60,7 +60,7 @@ async def test_a_hostile_edit_does_not_hold_up_a_workflow(case: Case, what: str)
         await handle.signal(Verb.REPLAY, argument(edit_of(HOSTILE[what])))
     await letter.signal(Verb.REPLAY, argument(HOSTILE[what]))
     # Of a cycle that never was: it is read, and ignored.
-    late = around("order", edit_of(HOSTILE[what], verb=Verb.REPLAY), step="second", cycle=99)
+    late = around("command", edit_of(HOSTILE[what], verb=Verb.REPLAY), step="second", cycle=99)
     await run.signal(RunSignal.COMMAND, argument(late))
     answer = await letter.execute_update(Verb.REPLAY, argument(edit_of(HOSTILE[what])), result_type=dict)
     assert not answer["accepted"]

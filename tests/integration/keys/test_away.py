@@ -11,7 +11,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RetryConfig
 
 from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient, Unavailable
-from redrive.activities.dedupe import once
+from redrive.activities.step_records import once
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus
 from redrive.idempotency.postgres_claims import PostgresClaims

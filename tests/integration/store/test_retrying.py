@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool, reading
-from redrive.store.backlog import backlog
+from redrive.store.dead_letters.figures import backlog
 from redrive.store.runs.retrying import (
     RetryingFilter,
     RetryingStep,

@@ -16,7 +16,7 @@ from redrive.idempotency.claims import ClaimRequest
 from redrive.idempotency.postgres_claims import claim_key
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Connection, Pool, transaction
-from redrive.store.access.console_keys import signing_key
+from redrive.store.access.sessions import signing_key
 from redrive.store.approvals import ask_plan_approval
 from redrive.store.bulk.operations import open_bulk
 from redrive.store.dead_letters import transitions as dead_letters

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redrive.dead_letters import LetterFilter
 from redrive.errors import InvalidInput
-from redrive.postgres.paging import LARGEST_PAGE, Place, check_limit, mark_of, read_cursor, write_cursor
+from redrive.postgres.paging import LARGEST_PAGE, Place, check_limit, cut, mark_of, read_cursor, write_cursor
 
 FILTER = LetterFilter(tenant="acme")
 PLACE = Place(datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "dead-letter-1", "exact")
@@ -81,3 +81,12 @@ def test_page_of_any_size_is_refused(limit: int) -> None:
     """A page has at least a row and not all of them."""
     with pytest.raises(InvalidInput, match="a page has 1 to"):
         check_limit(limit)
+
+
+def test_a_page_has_a_cursor_if_there_is_one_row_more() -> None:
+    """One row more than the page shows is read: it is the first of the next page."""
+    moments = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    page = cut(moments, 2, lambda moment: Place(moment, "id"), FILTER)
+    assert page.rows == moments[:2]
+    assert read_cursor(page.cursor, FILTER) == Place(moments[1], "id")
+    assert cut(moments, 3, lambda moment: Place(moment, "id"), FILTER).cursor is None

@@ -2,7 +2,7 @@
 
 from redrive.contracts import StepSnapshot
 from redrive.policy import STEP
-from redrive.workflows.edits import count_edit
+from redrive.workflows.run_state import count_edit
 
 
 def steps(**reads: list[str] | None) -> list[StepSnapshot]:

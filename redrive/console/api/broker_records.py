@@ -5,10 +5,10 @@ are used up, or that cannot be read.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from redrive.access import Principal, Right
 from redrive.console.api.answers import AssigningBody, CommandBody, Listed, Versions, accepted, etag, identity, refusals
@@ -20,9 +20,10 @@ from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import EventNotFound, MessageNotFound
 from redrive.postgres.paging import LARGEST_PAGE
+from redrive.postgres.records import Record
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.dead_letters.models import AuditEntry
-from redrive.store.events import commands as event_commands
+from redrive.store.events.commands import discard as discard_event
 from redrive.store.events.dead import (
     DeadEvent,
     DeadEventFilter,
@@ -31,7 +32,7 @@ from redrive.store.events.dead import (
     list_dead_events,
     message_of,
 )
-from redrive.store.messages import commands as message_commands
+from redrive.store.messages.commands import give
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -45,6 +46,7 @@ from redrive.store.messages.dead import (
 router = APIRouter()
 _events = APIRouter(prefix="/dead-events", tags=["events from brokers"])
 _messages = APIRouter(prefix="/dead-messages", tags=["dead messages"])
+Dead = DeadEvent | DeadMessage
 _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
 
 
@@ -83,7 +85,7 @@ class DeadMessages(Listed):
     dead_messages: list[DeadMessage]
 
 
-class Story(BaseModel):
+class Story(Record):
     """What a record's page has besides the record."""
 
     payload: Content | None
@@ -91,11 +93,11 @@ class Story(BaseModel):
     audit: list[AuditEntry]
 
 
-class DeadEventDetail(DeadEvent, Story):
+class DeadEventDetail(Story, DeadEvent):
     """A dead event with its history. The message is redacted, and only for those who may see payloads."""
 
 
-class MessageDetail(DeadMessage, Story):
+class MessageDetail(Story, DeadMessage):
     """A dead message with its history. Its content is redacted, and only for those who may see payloads."""
 
 
@@ -112,26 +114,26 @@ async def find_message(app_state: TheAppState, tenant: BrokerScope, message_id: 
     known = parse_id(message_id)
     found = await find_dead(await app_state.pool(), tenant, known) if known else []
     if not found:
-        raise _no_message(message_id)
+        raise MessageNotFound(f"no dead message of yours has the id {message_id[:200]!r}")
     if len(found) > 1:
         raise unacceptable([Place(place="query.tenant", problem="more than one has a message of this id: name one")])
     return found[0]
-
-
-def _no_message(text: str) -> MessageNotFound:
-    return MessageNotFound(f"no dead message of yours has the id {text[:200]!r}")
 
 
 FoundEvent = Annotated[DeadEvent, Depends(find_dead_event)]
 FoundMessage = Annotated[DeadMessage, Depends(find_message)]
 
 
-async def story(app_state: AppState, caller: Principal, record: DeadEvent | DeadMessage) -> Story:
+async def story(app_state: AppState, caller: Principal, record: Dead) -> Story:
     """Return the history of a record, and what the broker gave, for those who may see payloads."""
     pool, carried = await app_state.pool(), None
     if caller.may(Right.PAYLOADS):
-        body = message_of(pool, record, READ + 1) if isinstance(record, DeadEvent) else read_payload(pool, record, READ + 1)
-        carried = content(await body, app_state.redactor)
+        reads = (
+            message_of(pool, record, READ + 1)
+            if isinstance(record, DeadEvent)
+            else read_payload(pool, record, READ + 1)
+        )
+        carried = content(await reads, app_state.redactor)
     return Story(
         payload=carried, payload_hidden=carried is None, audit=await audit_trail(pool, record.tenant, record.id)
     )
@@ -171,3 +173,61 @@ async def dead_message(
     """Show a dead message with its history. Its ETag is for a command's If-Match."""
     response.headers["ETag"] = etag(record.version)
     return MessageDetail(**dict(record), **dict(await story(app_state, caller, record)))
+
+
+def _add_commands(
+    router: APIRouter, path: str, find: Callable[..., Awaitable[Dead]], replays: str, discards: str
+) -> None:
+    @router.post(f"{path}/replay", status_code=202, responses=_REFUSALS, description=replays)
+    async def replay(
+        app_state: TheAppState,
+        caller: Operator,
+        record: Annotated[Dead, Depends(find)],
+        seen: Versions,
+        wanted: AssigningBody,
+    ) -> Answer:
+        return await _give(app_state, record, Replay(**identity(caller, wanted)), seen, wanted.assign_to)
+
+    @router.post(f"{path}/ignore", status_code=202, responses=_REFUSALS, description=discards)
+    @router.post(f"{path}/discard", status_code=202, responses=_REFUSALS, description=discards)
+    async def discard(
+        app_state: TheAppState,
+        caller: Operator,
+        record: Annotated[Dead, Depends(find)],
+        seen: Versions,
+        wanted: CommandBody,
+    ) -> Answer:
+        return await _give(app_state, record, Discard(**identity(caller, wanted)), seen)
+
+
+async def _give(
+    app_state: AppState,
+    record: Dead,
+    command: Replay | Discard,
+    seen: frozenset[str] | None,
+    assign_to: str | None = None,
+) -> Answer:
+    if isinstance(record, DeadMessage):
+        return accepted(await give(await app_state.pool(), record, command, seen, assign_to))
+    if isinstance(command, Discard):
+        return accepted(await discard_event(await app_state.pool(), record, command, seen))
+    replays = await app_state.event_replays()
+    return accepted(await replays.dead_event(record.tenant, record.id, command, seen, assign_to=assign_to))
+
+
+_add_commands(
+    _events,
+    "/{dead_id}",
+    find_dead_event,
+    "Try again to make a run of a stored message. 409: it still cannot become one.",
+    "Discard a message that could not become a run; its record stays. `ignore` is an alias.",
+)
+_add_commands(
+    _messages,
+    "/{message_id}",
+    find_message,
+    "Send a message again, now, with its retry count reset.",
+    "Discard a message for good; its record stays. `ignore` is an alias.",
+)
+router.include_router(_messages)
+router.include_router(_events)

@@ -4,6 +4,7 @@ from typing import Final
 from uuid import UUID
 
 from redrive.dead_letters import Answer, Discard, Replay
+from redrive.errors import MessageNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool, transaction
 from redrive.store.audit.log import Action, write
 from redrive.store.broker_records import Versions, answer_to, entry_of, first_answer
@@ -51,6 +52,21 @@ async def take_command(
             await connection.execute(change, tenant, message_id)
         before = {"status": known.status, "cycle": known.cycle}
         await write(connection, entry_of(action, known, command, answer, before))
+    return answer
+
+
+async def give(
+    pool: Pool,
+    message: DeadMessage,
+    command: Replay | Discard,
+    versions: Versions = None,
+    assign_to: str | None = None,
+) -> Answer:
+    """Carry out a command to a message that was looked at, or refuse it; see `assigned` and `take_command`."""
+    tenant = await assigned(pool, message, assign_to, command) if isinstance(command, Replay) else message.tenant
+    answer = await take_command(pool, tenant, message.message_id, command, versions)
+    if answer is None:
+        raise MessageNotFound(f"no dead message has the id {message.id!r} any more")
     return answer
 
 

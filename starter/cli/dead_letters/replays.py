@@ -10,7 +10,7 @@ from redrive.errors import CommandRefused, RunNotFound
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
 from redrive.starter.cli.command_options import AnswerOptions, finish
-from redrive.starter.cli.records import find_letter, open_records
+from redrive.starter.cli.records import named_letter, open_records
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import confirm, console, errors, plain
@@ -22,7 +22,7 @@ async def replay_letter(letter: str, command: Replay, options: AnswerOptions) ->
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
-        record = await find_letter(pool, letter)
+        record = await named_letter(pool, letter)
         if options.dry_run:
             await _check(redrive, record, command)
             _print_plan(record, command, await _plan(redrive, record, command), json=options.json)
@@ -41,7 +41,7 @@ async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, command: Rep
         return
 
     async def begun() -> bool:
-        return (await find_letter(pool, record.id)).status is not LetterStatus.REPLAYING
+        return (await named_letter(pool, record.id)).status is not LetterStatus.REPLAYING
 
     if not options.json:
         finish(answer, json=False)

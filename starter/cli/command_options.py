@@ -40,16 +40,6 @@ Rights = Annotated[
 CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
-    """How a command is carried out."""
-
-    yes: bool
-    json: bool
-    dry_run: bool = False
-    wait: bool = False
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Giving:
@@ -62,9 +52,14 @@ class Giving:
     json: Json = False
 
     @property
-    def options(self) -> AnswerOptions:
-        """How the command is carried out."""
-        return AnswerOptions(yes=self.yes, json=self.json)
+    def dry_run(self) -> bool:
+        """Tell whether only a plan is wanted."""
+        return False
+
+    @property
+    def wait(self) -> bool:
+        """Tell whether to wait for the run to end."""
+        return False
 
     def command(self, kind: type[CommandType], **fields: Any) -> CommandType:
         """Build the command, or raise which field is wrong."""
@@ -90,11 +85,6 @@ class GivingReplay(Giving):
             help="Show progress until the run has ended; the exit codes are those of `redrive run start --wait`."
         ),
     ] = False
-
-    @property
-    def options(self) -> AnswerOptions:
-        """How the replay is carried out."""
-        return AnswerOptions(yes=self.yes, json=self.json, dry_run=self.dry_run, wait=self.wait)
 
 
 @Parameter(name="*")

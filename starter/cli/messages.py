@@ -10,7 +10,7 @@ from redrive.dead_letters import Discard, Replay
 from redrive.errors import MessageNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, AnswerOptions, AssignTo, Giving, PageOptions, finish
+from redrive.starter.cli.command_options import FIRST_PAGE, AssignTo, Giving, PageOptions, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json
@@ -119,7 +119,7 @@ async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_t
 
     `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
     """
-    await command_message(message, tenant, how.command(Replay), how.options, assign_to)
+    await command_message(message, tenant, how.command(Replay), how, assign_to)
 
 
 @app.command(name=["discard", "ignore"])
@@ -130,23 +130,23 @@ async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None
 
     `redrive messages discard 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "sent by hand" --yes`
     """
-    await command_message(message, tenant, how.command(Discard), how.options)
+    await command_message(message, tenant, how.command(Discard), how)
 
 
 async def command_message(
-    text: str, tenant: str | None, command: Replay | Discard, options: AnswerOptions, assign_to: str | None = None
+    text: str, tenant: str | None, command: Replay | Discard, how: Giving, assign_to: str | None = None
 ) -> None:
     """Replay or discard a message, or show which one that would be."""
-    if options.wait:
+    if how.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` shows its outcome")
     async with open_records(read_settings()) as pool:
         found = await find_message(pool, text, tenant)
-        if options.dry_run:
-            _print_plan(found, json=options.json)
+        if how.dry_run:
+            _print_plan(found, json=how.json)
             return
-        confirm(f"{command.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=options.yes)
+        confirm(f"{command.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=how.yes)
         answer = await give(pool, found, command, assign_to=assign_to)
-    finish(answer, json=options.json)
+    finish(answer, json=how.json)
 
 
 async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:

@@ -63,7 +63,7 @@ async def replay(
         input_patch=input_patch(set_ or [], patch),
         policy=_policy(attempts, timeout, base),
     )
-    await replay_letter(letter, command, how.options)
+    await replay_letter(letter, command, how)
 
 
 def _policy(attempts: int | None, timeout: str | None, base: str | None) -> dict[str, Any] | None:

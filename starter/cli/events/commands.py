@@ -36,12 +36,12 @@ async def replay(*, chosen: EventSelection = NOTHING, how: EventReplay = USUAL) 
     """
     command, dead_id = how.command(Replay), chosen.dead_id
     if dead_id is not None and parse_id(dead_id):
-        await command_message(dead_id, chosen.tenant, command, how.options, chosen.assign_to)
+        await command_message(dead_id, chosen.tenant, command, how, chosen.assign_to)
     elif dead_id is not None and not dead_id.startswith(DEAD_EVENT):
-        await replay_letter(dead_id, command, how.options)
+        await replay_letter(dead_id, command, how)
     else:
         chosen.check(wait=how.wait)
-        await replay_events(chosen, command, how.options)
+        await replay_events(chosen, command, how)
 
 
 async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:

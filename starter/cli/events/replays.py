@@ -18,7 +18,7 @@ from redrive.postgres.database import Database
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_environment, read_settings
-from redrive.starter.cli.command_options import AnswerOptions, AssignTo, GivingReplay, Reason
+from redrive.starter.cli.command_options import AssignTo, Giving, GivingReplay, Reason
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors
 from redrive.starter.cli.runs.progress import wait_for_run
@@ -104,7 +104,7 @@ class EventReplay(GivingReplay):
 NOTHING, USUAL = EventSelection(), EventReplay()
 
 
-async def replay_events(chosen: EventSelection, command: Replay, options: AnswerOptions) -> None:
+async def replay_events(chosen: EventSelection, command: Replay, how: Giving) -> None:
     """Replay the selection, or show what that would be."""
     settings = read_settings()
     client = await connect_temporal(settings)
@@ -112,13 +112,13 @@ async def replay_events(chosen: EventSelection, command: Replay, options: Answer
         with database_errors():
             replays = make_replays(client, redrive, database, settings, read_environment(EventSettings))
             actions = await _actions(chosen, command, replays, await database.pool())
-            if options.dry_run:
-                _print_plan(actions, json=options.json)
+            if how.dry_run:
+                _print_plan(actions, json=how.json)
                 return
             if actions:
-                confirm(f"Replay {_what(actions)}?", yes=options.yes)
-            answers = await _carry_out(actions, quiet=options.json)
-        await _finish(redrive, answers, options)
+                confirm(f"Replay {_what(actions)}?", yes=how.yes)
+            answers = await _carry_out(actions, quiet=how.json)
+        await _finish(redrive, answers, how)
 
 
 async def _actions(chosen: EventSelection, command: Replay, replays: EventReplays, pool: Pool) -> dict[str, Action]:
@@ -200,13 +200,13 @@ def _print_plan(actions: dict[str, Action], *, json: bool) -> None:
     console.print(f"a dry run: nothing was changed; {len(actions)} would be replayed")
 
 
-async def _finish(redrive: Redrive, answers: list[Replayed], options: AnswerOptions) -> None:
+async def _finish(redrive: Redrive, answers: list[Replayed], how: Giving) -> None:
     refused = [answer for answer in answers if not answer.accepted]
     run_ids = [answer.run_id for answer in answers if answer.accepted and answer.run_id]
-    if options.wait and run_ids and not refused:
-        await wait_for_run(redrive, run_ids[-1], json=options.json, answer=[answer.model_dump() for answer in answers])
+    if how.wait and run_ids and not refused:
+        await wait_for_run(redrive, run_ids[-1], json=how.json, answer=[answer.model_dump() for answer in answers])
         return
-    if options.json:
+    if how.json:
         print_json({"replayed": answers, "accepted": len(answers) - len(refused), "refused": len(refused)})
     else:
         console.print(f"{len(answers) - len(refused)} replayed, {len(refused)} refused")

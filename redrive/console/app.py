@@ -12,11 +12,10 @@ from redrive.console import web
 from redrive.console.api import (
     approvals,
     audit,
+    broker_records,
     bulk,
     commands,
-    dead_events,
     dead_letters,
-    dead_messages,
     health,
     me,
     metrics,
@@ -87,7 +86,7 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
 
 def _api() -> APIRouter:
     router = APIRouter()
-    from_brokers = (dead_messages, dead_events, stored_events)
+    from_brokers = (broker_records, stored_events)
     watching = (catalog, audit, tokens, me, events, health, metrics)
     for part in (runs, retrying, dead_letters, commands, bulk, approvals, *from_brokers, *watching):
         router.include_router(part.router)

@@ -1,20 +1,21 @@
 """`redrive audit …`: what was done to dead letters, by whom and why, and the proof that nobody changed it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from pydantic_core import from_json
 from rich.table import Table
 
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.settings import read_settings
-from redrive.starter.cli.audit_heads import read_heads
 from redrive.starter.cli.dead_letters.views import audit_facts
 from redrive.starter.cli.errors import AuditBroken, HeadCut, WrongUsage
-from redrive.starter.cli.records import find_letter, letter_id, open_records
-from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.records import letter_id, named_letter, open_records
+from redrive.starter.cli.runs.views import print_json, print_list
 from redrive.starter.cli.terminal import Json, console, errors, plain
 from redrive.store.audit import log as audit
 from redrive.store.audit.heads import Head, Match, compare, read_head
@@ -78,6 +79,31 @@ def _given_head(tenant: str | None, head: str | None) -> list[Head]:
     return [read_head(tenant, head)]
 
 
+def read_heads(file: Path, tenant: str | None) -> list[Head]:
+    """Return the heads of all tenants, or of one, from a file.
+
+    Each counts: a head recorded after somebody rewrote the log matches it, and only earlier ones do not. A worker that
+    was killed may have left half a line at the end of the file; any other line must be complete.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--heads {str(file)!r}: cannot be read: {error}") from None
+    heads = [_read_line(line, f"--heads {str(file)!r}: line {number}") for number, line in enumerate(lines[:-1], 1)]
+    chosen = list(dict.fromkeys(head for head in heads if tenant in {None, head.tenant}))
+    if not chosen:
+        raise InvalidInput(f"--heads {str(file)!r}: has no head{f' of tenant {tenant!r}' if tenant else ''}")
+    return chosen
+
+
+def _read_line(line: str, where: str) -> Head:
+    try:
+        document = from_json(line)
+        return read_head(str(document["tenant"]), str(document["head"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(f'{where}: not a head; it reads like {{"at": …, "tenant": …, "head": …}}') from error
+
+
 def _check_heads(matches: list[tuple[Head, Match]]) -> None:
     """Raise for the first head that does not match, and for a tenant whose heads are all older than the last cut."""
     for head, match in matches:
@@ -132,16 +158,11 @@ async def list_entries(
         lines = await list_audit(pool, tenant, letter and letter_id(letter), limit)
         if letter is not None and not lines:
             # Refuse an unknown id; a dead letter without a line in this tenant is an empty list.
-            await find_letter(pool, letter)
-    if json:
-        print_json(lines)
-    elif lines:
-        console.print(_lines_table(lines))
-    else:
-        errors.print("no entries")
+            await named_letter(pool, letter)
+    print_list(lines, _lines_table, none="no entries", json=json)
 
 
-def _lines_table(lines: list[AuditLine]) -> Table:
+def _lines_table(lines: Sequence[AuditLine]) -> Table:
     headers = ("tenant", "no.", "at", "action", "by", "reason", "request id", "dead letter")
     table = Table(*headers, box=None, header_style="bold")
     for line in lines:

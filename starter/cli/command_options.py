@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from pydantic import ValidationError
 
-from redrive.access import account
+from redrive.access import Right, account
 from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 from redrive.documents import validation_sentence
 from redrive.errors import CommandRefused, InvalidInput
 from redrive.keys import new_request_id
+from redrive.postgres.paging import LARGEST_PAGE
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, console
 
@@ -23,22 +25,19 @@ By = Annotated[str | None, Parameter(help="Who gives the command; without it, th
 RequestId = Annotated[
     str | None, Parameter(help="The same id again is the same command: it is carried out once and answered alike.")
 ]
-
-
-CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
-
-
 AssignTo = Annotated[str | None, Parameter(help="Whose it is, of one in quarantine; from then on it is that tenant's.")]
-
-
-@dataclass(frozen=True)
-class AnswerOptions:
-    """How a command is carried out."""
-
-    yes: bool
-    json: bool
-    dry_run: bool = False
-    wait: bool = False
+RoleName = Annotated[
+    str, Parameter(help="`owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.")
+]
+Rights = Annotated[
+    list[Right] | None,
+    Parameter(
+        name="--right",
+        help="Only this: `read`, `payloads`, `start`, `command`, `tokens`. May be given several times. By default all "
+        "that the role has; `payloads` must be named for staff and viewers.",
+    ),
+]
+CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
 
 
 @Parameter(name="*")
@@ -53,13 +52,52 @@ class Giving:
     json: Json = False
 
     @property
-    def options(self) -> AnswerOptions:
-        """How the command is carried out."""
-        return AnswerOptions(yes=self.yes, json=self.json)
+    def dry_run(self) -> bool:
+        """Tell whether only a plan is wanted."""
+        return False
+
+    @property
+    def wait(self) -> bool:
+        """Tell whether to wait for the run to end."""
+        return False
 
     def command(self, kind: type[CommandType], **fields: Any) -> CommandType:
         """Build the command, or raise which field is wrong."""
-        return made(kind, by=self.by, reason=self.reason, request_id=self.request_id, **fields)
+        request_id, given_by = self.request_id or new_request_id(), asked_by(self.by)
+        try:
+            return kind(request_id=request_id, requested_by=given_by, reason=self.reason, **fields)
+        except ValidationError as error:
+            raise InvalidInput(validation_sentence(error)) from error
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GivingReplay(Giving):
+    """The options of a replay that can be planned and waited for."""
+
+    dry_run: Annotated[
+        bool,
+        Parameter(help="Print what would be done (which steps are reused, which run again) and change nothing."),
+    ] = False
+    wait: Annotated[
+        bool,
+        Parameter(
+            help="Show progress until the run has ended; the exit codes are those of `redrive run start --wait`."
+        ),
+    ] = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Which page of a list, and how it is printed."""
+
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE), help="Maximum number of rows.")] = 20
+    cursor: Annotated[str | None, Parameter(help="Where the previous page ended, as printed there.")] = None
+    json: Json = False
+
+
+FIRST_PAGE = PageOptions()
 
 
 def asked_by(by: str | None) -> str:
@@ -78,14 +116,6 @@ def own_person() -> str:
         return account(pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:
         return account(str(os.getuid()))
-
-
-def made(kind: type[CommandType], *, by: str | None, reason: str, request_id: str | None, **fields: Any) -> CommandType:
-    """Build a command, or raise which field is wrong."""
-    try:
-        return kind(request_id=request_id or new_request_id(), requested_by=asked_by(by), reason=reason, **fields)
-    except ValidationError as error:
-        raise InvalidInput(validation_sentence(error)) from error
 
 
 def finish(answer: Answer, *, json: bool) -> None:

@@ -1,19 +1,16 @@
 """`redrive keys …`: the run of an idempotency key, and resetting the key."""
 
 from datetime import UTC, datetime
-from typing import Annotated
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import App
 from rich.table import Table
 
 from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, KeyStatus
 from redrive.errors import KeyInUse, KeyNotFound
-from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Reason, asked_by
+from redrive.starter.cli.command_options import FIRST_PAGE, By, PageOptions, Reason, asked_by
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors, plain
@@ -31,9 +28,7 @@ async def list_all(
     status: KeyStatus | None = None,
     since: str | None = None,
     until: str | None = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List keys, the most recently claimed first.
 
@@ -51,12 +46,8 @@ async def list_all(
         Only those that were claimed since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`.
     until
         Only those that were claimed before then.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
-    place, now = read_page_cursor(cursor, datetime.now(UTC))
+    place, now = read_page_cursor(shown.cursor, datetime.now(UTC))
     chosen = KeyFilter(
         tenant=tenant,
         status=status,
@@ -64,9 +55,9 @@ async def list_all(
         until=parse_moment("--until", until, now),
     )
     async with open_records(read_settings()) as pool:
-        page = await list_keys(pool, chosen, limit, place)
+        page = await list_keys(pool, chosen, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
-    if json:
+    if shown.json:
         print_json({"keys": page.rows, "cursor": following})
         return
     console.print(_table(page.rows)) if page.rows else errors.print("no keys")

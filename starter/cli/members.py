@@ -1,18 +1,19 @@
 """`redrive members …`: people who sign in through the identity provider."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from redrive.access import Right, Role, parse_role
+from redrive.access import Role, parse_role
 from redrive.connection import owner_database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, asked_by
+from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by
 from redrive.starter.cli.records import open_access
-from redrive.starter.cli.runs.views import print_json
-from redrive.starter.cli.terminal import Json, console, errors, plain
+from redrive.starter.cli.runs.views import print_json, print_list
+from redrive.starter.cli.terminal import Json, console, plain
 from redrive.store.access.members import MemberRow, list_members, put_member
 
 app = App(name="members", help="People who sign in through the identity provider: give them a place, or end it.")
@@ -24,9 +25,9 @@ async def put(
     subject: Subject,
     /,
     *,
-    role: str,
+    role: RoleName,
     tenant: str | None = None,
-    right: list[Right] | None = None,
+    right: Rights = None,
     inactive: bool = False,
     by: By = None,
     json: Json = False,
@@ -41,13 +42,8 @@ async def put(
 
     Parameters
     ----------
-    role
-        `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
     tenant
         The tenant. An owner has none; by default, `default`.
-    right
-        Only this: `read`, `payloads`, `start`, `command`, `tokens`. May be given several times. By default all that the
-        role has; `payloads` must be named for staff and viewers.
     inactive
         Keep the person's row, but refuse their sign-ins and requests.
     """
@@ -83,15 +79,10 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     """
     async with open_access(read_settings()) as pool:
         rows = await list_members(pool, tenant)
-    if json:
-        print_json(rows)
-    elif rows:
-        console.print(_table(rows))
-    else:
-        errors.print("no members")
+    print_list(rows, _table, none="no members", json=json)
 
 
-def _table(rows: list[MemberRow]) -> Table:
+def _table(rows: Sequence[MemberRow]) -> Table:
     table = Table("subject", "role", "tenant", "rights", "active", box=None, header_style="bold")
     for row in rows:
         table.add_row(

@@ -4,20 +4,18 @@ import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 from rich.table import Table
 
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import MessageNotFound
-from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import AnswerOptions, AssignTo, Giving, finish
+from redrive.starter.cli.command_options import FIRST_PAGE, AssignTo, Giving, PageOptions, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json
 from redrive.starter.cli.terminal import Json, confirm, console, errors, plain
-from redrive.store.messages.commands import assigned, take_command
+from redrive.store.messages.commands import give
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -41,9 +39,7 @@ async def list_messages(
     status: MessageStatus | None = None,
     queue: str | None = None,
     quarantined: bool = False,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List dead messages, the newest failure first.
 
@@ -61,15 +57,11 @@ async def list_messages(
         Only those that came from this queue.
     quarantined
         Only those whose tenant is unknown.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
     chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
     async with open_records(read_settings()) as pool:
-        page = await list_dead(pool, chosen, limit, cursor)
-    if json:
+        page = await list_dead(pool, chosen, shown.limit, shown.cursor)
+    if shown.json:
         print_json({"messages": page.rows, "cursor": page.cursor})
         return
     if page.rows:
@@ -127,7 +119,7 @@ async def replay(message: Id, /, *, how: Giving, tenant: Tenant = None, assign_t
 
     `redrive messages replay 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "billing is back" --yes`
     """
-    await command_message(message, tenant, how.command(Replay), how.options, assign_to)
+    await command_message(message, tenant, how.command(Replay), how, assign_to)
 
 
 @app.command(name=["discard", "ignore"])
@@ -138,26 +130,23 @@ async def discard(message: Id, /, *, how: Giving, tenant: Tenant = None) -> None
 
     `redrive messages discard 0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d --reason "sent by hand" --yes`
     """
-    await command_message(message, tenant, how.command(Discard), how.options)
+    await command_message(message, tenant, how.command(Discard), how)
 
 
 async def command_message(
-    text: str, tenant: str | None, command: Replay | Discard, options: AnswerOptions, assign_to: str | None = None
+    text: str, tenant: str | None, command: Replay | Discard, how: Giving, assign_to: str | None = None
 ) -> None:
     """Replay or discard a message, or show which one that would be."""
-    if options.wait:
+    if how.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` shows its outcome")
     async with open_records(read_settings()) as pool:
         found = await find_message(pool, text, tenant)
-        if options.dry_run:
-            _print_plan(found, json=options.json)
+        if how.dry_run:
+            _print_plan(found, json=how.json)
             return
-        confirm(f"{command.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=options.yes)
-        owner = await assigned(pool, found, assign_to, command) if isinstance(command, Replay) else found.tenant
-        answer = await take_command(pool, owner, found.message_id, command)
-    if answer is None:
-        raise _not_found(text)
-    finish(answer, json=options.json)
+        confirm(f"{command.verb.value.capitalize()} {found.id} ({found.original_queue})?", yes=how.yes)
+        answer = await give(pool, found, command, assign_to=assign_to)
+    finish(answer, json=how.json)
 
 
 async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:
@@ -165,15 +154,13 @@ async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage
     message_id = parse_id(text)
     found = await find_dead(pool, tenant, message_id) if message_id else []
     if not found:
-        raise _not_found(text)
+        raise MessageNotFound(
+            f"no dead message has the id {text[:200]!r}; `redrive messages list` shows those there are"
+        )
     if len(found) > 1:
         tenants = ", ".join(each.tenant for each in found)
         raise WrongUsage(f"message {text!r}: more than one tenant has it ({tenants}); add --tenant")
     return found[0]
-
-
-def _not_found(text: str) -> MessageNotFound:
-    return MessageNotFound(f"no dead message has the id {text[:200]!r}; `redrive messages list` shows those there are")
 
 
 def _print_plan(found: DeadMessage, *, json: bool) -> None:

@@ -49,8 +49,8 @@ def letter_id(text: str) -> str:
     return LetterId(tenant="", run_id=match[1], step=match[2]).workflow_id if match else text
 
 
-async def find_letter(pool: Pool, text: str) -> LetterRecord:
-    """Return a dead letter's record, or raise if there is none."""
+async def named_letter(pool: Pool, text: str) -> LetterRecord:
+    """Return the record of the dead letter that was named, by its id or as `run-…/step`, or raise if there is none."""
     record = await get_letter(pool, None, letter_id(text))
     if record is None:
         raise LetterNotFound(
@@ -62,5 +62,5 @@ async def find_letter(pool: Pool, text: str) -> LetterRecord:
 
 async def find_story(pool: Pool, text: str) -> tuple[LetterRecord, list[AuditEntry]]:
     """Return a dead letter's record and its audit log."""
-    record = await find_letter(pool, text)
+    record = await named_letter(pool, text)
     return record, await audit_trail(pool, record.tenant, record.id)

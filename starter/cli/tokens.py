@@ -1,21 +1,22 @@
 """`redrive tokens …`: API tokens for the console and its API."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from redrive.access import Right, Role, member, parse_role
+from redrive.access import Role, member, parse_role
 from redrive.connection import access_database_url, owner_database_url, stack_directory
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, asked_by, own_person
+from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_access
-from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.runs.views import print_json, print_list
 from redrive.starter.cli.terminal import Json, console, errors, plain
 from redrive.starter.cli.times import parse_duration
 from redrive.starter.stack.first_token import Logins, link_address, sign_in_link
@@ -38,9 +39,9 @@ app = App(name="tokens", help="API tokens: make them, list them, revoke them.")
 async def create(
     *,
     name: str,
-    role: str,
+    role: RoleName,
     tenant: str | None = None,
-    right: list[Right] | None = None,
+    right: Rights = None,
     expires: str = "90d",
     for_: Annotated[str | None, Parameter(name="--for")] = None,
     by: By = None,
@@ -58,13 +59,8 @@ async def create(
     ----------
     name
         What it is for; the audit log shows it with every command that it gives.
-    role
-        `owner` (all tenants), `admin`, `staff` or `viewer`; also `super_admin` and `org_admin`.
     tenant
         Its tenant. An owner has none; by default, `default`.
-    right
-        Only this: `read`, `payloads`, `start`, `command`, `tokens`. May be given several times. By default all that the
-        role has; `payloads` must be named for staff and viewers.
     expires
         How long it lasts: `12h`, `30d`; at most 366 days.
     for_
@@ -114,15 +110,10 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     """
     async with open_access(read_settings()) as pool:
         rows = await list_tokens(pool, tenant)
-    if json:
-        print_json(rows)
-    elif rows:
-        console.print(_table(rows))
-    else:
-        errors.print("no tokens")
+    print_list(rows, _table, none="no tokens", json=json)
 
 
-def _table(rows: list[TokenRow]) -> Table:
+def _table(rows: Sequence[TokenRow]) -> Table:
     headers = ("id", "name", "role", "tenant", "rights", "expires", "revoked")
     table = Table(*headers, box=None, header_style="bold")
     for row in rows:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -29,21 +30,45 @@ from redrive.starter.stack.rabbitmq import RABBITMQ_PORT
 from redrive.starter.stack.redis import REDIS_PORT
 from redrive.starter.stack.stack import Stack, wipe
 
-_PORT = Number(gte=1, lte=65535)
+Port = Annotated[int | None, Parameter(validator=Number(gte=1, lte=65535))]
 _BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
 _STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PortOptions:
+    """The ports of `redrive up`."""
+
+    temporal_port: Annotated[Port, Parameter(help="Port of the Temporal server; by default 7233, or any free one.")] = (
+        None
+    )
+    ui_port: Annotated[Port, Parameter(help="Port of the Temporal Web UI; by default 8233, or any free one.")] = None
+    postgres_port: Annotated[Port, Parameter(help="Port of PostgreSQL; by default 15432, or any free one.")] = None
+    console_port: Annotated[Port, Parameter(help="Port of the console; by default 8300, or any free one.")] = None
+    redis_port: Annotated[Port, Parameter(help="Port of Redis; by default 6379, or any free one.")] = None
+    rabbitmq_port: Annotated[Port, Parameter(help="Port of RabbitMQ; by default 5672, or any free one.")] = None
+
+    @property
+    def ports(self) -> Ports:
+        """The ports, as the stack takes them."""
+        return Ports(
+            temporal=self.temporal_port,
+            web_ui=self.ui_port,
+            postgres=self.postgres_port,
+            console=self.console_port,
+            brokers={Broker.REDIS: self.redis_port, Broker.RABBITMQ: self.rabbitmq_port},
+        )
+
+
+ANY_PORTS = PortOptions()
 
 
 async def up(
     *,
     modules: str | None = None,
     workers: Annotated[int, Parameter(validator=Number(gte=0, lte=64))] = 1,
-    temporal_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
-    ui_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
-    postgres_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
-    console_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
-    redis_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
-    rabbitmq_port: Annotated[int | None, Parameter(validator=_PORT)] = None,
+    listening: PortOptions = ANY_PORTS,
     brokers: Annotated[str, Parameter(name="--with")] = "",
     fresh: bool = False,
     yes: bool = False,
@@ -70,18 +95,6 @@ async def up(
         the examples.
     workers
         How many worker processes; 0 if you start them yourself with `redrive worker`.
-    temporal_port
-        Port of the Temporal server; by default 7233, or any free one.
-    ui_port
-        Port of the Temporal Web UI; by default 8233, or any free one.
-    postgres_port
-        Port of PostgreSQL; by default 15432, or any free one.
-    console_port
-        Port of the console; by default 8300, or any free one.
-    redis_port
-        Port of Redis; by default 6379, or any free one.
-    rabbitmq_port
-        Port of RabbitMQ; by default 5672, or any free one.
     brokers
         Brokers to run as well, each with its bridge, separated by commas: `redis`, and `rabbitmq`, which is installed
         if it is missing and can be. With REDIS_URL or RABBITMQ_URL set, only the bridge runs, on that server.
@@ -93,14 +106,11 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    ports = Ports(
-        temporal=temporal_port,
-        web_ui=ui_port,
-        postgres=postgres_port,
-        console=console_port,
-        brokers={Broker.REDIS: redis_port, Broker.RABBITMQ: rabbitmq_port},
-    )
-    stack = Stack(settings, ports=ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
+    stack = Stack(settings, ports=listening.ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
+    await _serve(stack)
+
+
+async def _serve(stack: Stack) -> None:
     console.print("starting …")
     async with _shown(stack), until_signalled(), stack:
         print_addresses(stack)

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
+from redrive.access import Principal
 from redrive.bulk import (
     PAGE_LIMIT,
     BulkAnswer,
@@ -130,31 +131,31 @@ async def items(
     return await list_items(pool, found.tenant, ItemsRequest(tenant=found.tenant, bulk_id=found.id, **chosen))
 
 
+async def target(app_state: TheAppState, tenant: Scope, bulk_id: str) -> BulkView:
+    """Return the bulk operation that a command is for."""
+    return await get_bulk(await app_state.pool(), tenant, bulk_id)
+
+
+Target = Annotated[BulkView, Depends(target)]
+
+
 @router.post("/{bulk_id}/pause", status_code=202, responses=_REFUSALS)
-async def pause(
-    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
-) -> BulkAnswer:
+async def pause(app_state: TheAppState, caller: Operator, found: Target, command: CommandBody) -> BulkAnswer:
     """Send nothing more for now; commands under way finish."""
-    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
-    operations = (await app_state.redrive()).bulk
-    return await operations.pause(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)
+    return await (await app_state.redrive()).bulk.pause(found.id, **_named(found, caller, command))
 
 
 @router.post("/{bulk_id}/resume", status_code=202, responses=_REFUSALS)
-async def resume(
-    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
-) -> BulkAnswer:
+async def resume(app_state: TheAppState, caller: Operator, found: Target, command: CommandBody) -> BulkAnswer:
     """Continue after a pause."""
-    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
-    operations = (await app_state.redrive()).bulk
-    return await operations.resume(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)
+    return await (await app_state.redrive()).bulk.resume(found.id, **_named(found, caller, command))
 
 
 @router.post("/{bulk_id}/stop", status_code=202, responses=_REFUSALS)
-async def stop(
-    app_state: TheAppState, caller: Operator, tenant: Scope, bulk_id: str, command: CommandBody
-) -> BulkAnswer:
+async def stop(app_state: TheAppState, caller: Operator, found: Target, command: CommandBody) -> BulkAnswer:
     """End it: commands under way finish, the rest is skipped."""
-    found = await get_bulk(await app_state.pool(), tenant, bulk_id)
-    operations = (await app_state.redrive()).bulk
-    return await operations.stop(found.id, tenant=found.tenant, requested_by=caller.name, reason=command.reason)
+    return await (await app_state.redrive()).bulk.stop(found.id, **_named(found, caller, command))
+
+
+def _named(found: BulkView, caller: Principal, command: CommandBody) -> dict[str, str]:
+    return {"tenant": found.tenant, "requested_by": caller.name, "reason": command.reason}

@@ -1,4 +1,4 @@
-"""Runs: the list, and one with its steps as a timeline."""
+"""Runs: the list, one with its steps as a timeline, the retries in flight, and the modules that can run."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -10,13 +10,14 @@ from redrive.console.api.runs import own_run, remembered_run
 from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.run_lists import RunFilter, runs_page
-from redrive.console.web.charts import strip
+from redrive.console.web.charts import policy_curve, strip
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
 from redrive.console.web.timeline import step_bars
 from redrive.contracts import Name, RunStatus
 from redrive.dead_letters import LetterId
 from redrive.errors import RunNotFound
+from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_retrying
 
 router = page_router()
 PAGE: Final = 50
@@ -67,4 +68,39 @@ async def run(request: Request, app_state: TheAppState, caller: Reader, tenant: 
             for step in view.steps
         ],
         links=app_state.links(run=run_id),
+    )
+
+
+class RetryingQuery(BaseModel):
+    """The query of the retries' page."""
+
+    cursor: str | None = None
+
+
+@router.get("/retrying")
+async def retrying(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
+    """Show the retries in flight, those due first."""
+    asked, pool = read_query(RetryingQuery, request), await app_state.pool()
+    page = await list_retrying(pool, RetryingFilter(tenant=tenant), PAGE, asked.cursor)
+    return show(
+        request,
+        caller,
+        "retrying.html",
+        rows=page.rows,
+        total=await count_retrying(pool, tenant),
+        later=page.cursor,
+        query=query_of(request),
+    )
+
+
+@router.get("/modules")
+async def modules(request: Request, app_state: TheAppState, caller: Reader) -> Response:
+    """Show pipelines and modules."""
+    catalog = await app_state.catalog()
+    return show(
+        request,
+        caller,
+        "modules.html",
+        catalog=catalog,
+        modules=[(module, policy_curve(module.policy)) for module in catalog.modules],
     )

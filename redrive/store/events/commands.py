@@ -4,21 +4,13 @@ from typing import Final
 
 import asyncpg
 
-from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
-from redrive.errors import VersionChanged
+from redrive.dead_letters import Answer, Discard, Replay
 from redrive.postgres.tenancy import Connection, Pool, transaction
 from redrive.postgres.text import clean
 from redrive.store.audit.log import Action, Entry, EventRef, write
+from redrive.store.broker_records import Versions, answer_to, entry_of, first_answer
 from redrive.store.events.dead import COLUMNS, DeadEvent, DeadEventStatus, Failure
 
-# A failed replay is not final: the same command may try again.
-_ANSWERED: Final = """
-    SELECT after -> 'answer' FROM audit_log
-    WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
-        AND (action IN ('event_discarded', 'refused')
-             OR action = 'event_replay_outcome' AND (after -> 'answer' ->> 'accepted')::boolean)
-    ORDER BY number LIMIT 1
-"""
 _SET_STATUS: Final = f"""
     UPDATE dead_events SET status = $2, version = version + 1, updated_at = now() WHERE id = $1 RETURNING {COLUMNS}
 """  # noqa: S608
@@ -35,7 +27,6 @@ _ACTIONS: Final = {
     DeadEventStatus.REPLAYING: Action.EVENT_REPLAY_REQUESTED,
     DeadEventStatus.DISCARDED: Action.EVENT_DISCARDED,
 }
-Versions = frozenset[str] | None
 
 
 async def begin_replay(
@@ -51,18 +42,18 @@ async def begin_replay(
 async def discard(pool: Pool, dead: DeadEvent, command: Discard, versions: Versions = None) -> Answer:
     """Discard a message, or refuse that."""
     _, answer = await _change(pool, dead, command, DeadEventStatus.DISCARDED, versions)
-    return answer or _answer(command, DeadEventStatus.DISCARDED, "discarded")
+    return answer or answer_to(command, DeadEventStatus.DISCARDED, "discarded")
 
 
 async def end_replay(pool: Pool, dead: DeadEvent, outcome: Failure | tuple[str, str], command: Replay) -> Answer:
     """Record the outcome of a replay: the ids of the event and its run, or why there is none."""
     if isinstance(outcome, Failure):
-        answer = _answer(command, DeadEventStatus.PENDING, f"still pending: {outcome.error}", accepted=False)
+        answer = answer_to(command, DeadEventStatus.PENDING, f"still pending: {outcome.error}", accepted=False)
         facts = (outcome.category.value, clean(outcome.error_type), clean(outcome.error), outcome.attempts)
         await _end(pool, dead, answer, _FAILED, facts)
     else:
         event_id, run_id = outcome
-        answer = _answer(command, DeadEventStatus.REPLAYED, f"event {event_id} has run {run_id}")
+        answer = answer_to(command, DeadEventStatus.REPLAYED, f"event {event_id} has run {run_id}")
         await _end(pool, dead, answer, _REPLAYED, outcome)
     return answer
 
@@ -72,19 +63,18 @@ async def _change(
 ) -> tuple[DeadEvent, Answer | None]:
     async with transaction(pool, dead.tenant) as connection:
         known = await _locked(connection, dead.id)
-        earlier = await connection.fetchval(_ANSWERED, dead.tenant, dead.id, clean(command.request_id))
+        earlier = await first_answer(connection, "dead event", known, command, versions)
         if earlier:
-            return known, Answer.model_validate_json(earlier)
-        if versions is not None and str(known.version) not in versions:
-            raise VersionChanged("dead event", status=known.status, version=str(known.version))
+            return known, earlier
+        before = {"status": known.status, "version": known.version}
         if known.status.closed:
             why = f"the dead event is {known.status}: there is nothing left to {command.verb}"
-            answer = _answer(command, known.status, why, accepted=False)
-            await write(connection, _command_entry(Action.REFUSED, known, command, answer))
+            answer = answer_to(command, known.status, why, accepted=False)
+            await write(connection, entry_of(Action.REFUSED, known, command, answer, before, status=answer.status))
             return known, answer
         changed = await connection.fetchrow(_SET_STATUS, dead.id, status.value)
-        answer = _answer(command, status, status.value)
-        await write(connection, _command_entry(_ACTIONS[status], known, command, answer))
+        answer = answer_to(command, status, status.value)
+        await write(connection, entry_of(_ACTIONS[status], known, command, answer, before, status=answer.status))
     return _read(changed, dead.id), None
 
 
@@ -114,19 +104,3 @@ def _read(row: asyncpg.Record | None, dead_id: str) -> DeadEvent:
     if row is None:
         raise LookupError(f"dead event {dead_id!r} is not there any more")
     return DeadEvent.model_validate(dict(row))
-
-
-def _answer(command: Replay | Discard, status: DeadEventStatus, message: str, *, accepted: bool = True) -> Answer:
-    return Answer(request_id=command.request_id, accepted=accepted, message=message, status=LetterStatus(status))
-
-
-def _command_entry(action: Action, dead: DeadEvent, command: Replay | Discard, answer: Answer) -> Entry:
-    return Entry(
-        action=action,
-        letter=EventRef(dead.tenant, dead.id),
-        actor=command.requested_by,
-        reason=command.reason,
-        request_id=command.request_id,
-        before={"status": dead.status, "version": dead.version},
-        after={"status": answer.status, "answer": answer.model_dump(mode="json")},
-    )

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.errors import Category
 from redrive.events import dead_event_id_for
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Query
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import QUARANTINE, Pool, reading, transaction
 from redrive.postgres.text import clean, json_text
+from redrive.store.broker_records import Listing
 
 COLUMNS: Final = """
     id, tenant, source_stream, source_message_id, origin, event_type, dedupe_key, category, error_type, error, attempts,
@@ -145,28 +146,17 @@ class DeadEventFilter(BaseModel):
     assigned: bool = Field(default=False, description="only those that have a tenant, and are not in quarantine")
 
 
+_LISTING: Final = Listing(row=DeadEvent, table="dead_events", columns=COLUMNS, at="last_attempt_at")
+
+
 async def list_dead_events(
     pool: Pool, chosen: DeadEventFilter, limit: int = 50, cursor: str | None = None
 ) -> Page[DeadEvent]:
     """Return the dead events that failed last, after the cursor of the previous page."""
-    check_limit(limit)
-    query, place = Query(), read_cursor(cursor, chosen)
+    query = Query()
     for column, value in chosen.model_dump(exclude={"assigned"}).items():
         if value is not None:
             query.where(f"{column} = {{}}", clean(value))
     if chosen.assigned:
         query.where("tenant <> {}", QUARANTINE)
-    if place is not None:
-        query.where("(last_attempt_at, id) < ({}, {})", place.at, place.id)
-    async with reading(pool, chosen.tenant) as connection:
-        records = await connection.fetch(
-            f"""
-            SELECT {COLUMNS} FROM dead_events WHERE {query.sql}
-            ORDER BY last_attempt_at DESC, id DESC LIMIT {query.add(limit + 1)}
-            """,  # noqa: S608
-            *query.parameters,
-        )
-    rows = [DeadEvent.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].last_attempt_at, rows[-1].id), chosen))
+    return await _LISTING.page(pool, chosen, query, limit, cursor)

@@ -13,10 +13,11 @@ from redrive.contracts import StepInput
 from redrive.events import Envelope, event_document, event_id_for
 from redrive.keys import run_id_for_key
 from redrive.moments import Moment
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Query, check_limit
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Pool, reading, transaction
 from redrive.postgres.text import clean_or_none, json_text
+from redrive.store.broker_records import Listing
 
 _COLUMNS: Final = "id, tenant, dedupe_key, type, source, user_id, correlation_id, occurred_at, run_id, received_at"
 
@@ -165,25 +166,11 @@ class EventFilter(BaseModel):
     since: Moment | None = None
 
 
+_LISTING: Final = Listing(row=EventRow, table="events", columns=_COLUMNS, at="received_at")
+
+
 async def list_events(pool: Pool, chosen: EventFilter, limit: int = 50, cursor: str | None = None) -> Page[EventRow]:
     """Return the newest events, after the cursor of the previous page."""
-    check_limit(limit)
-    query = _query(chosen, read_cursor(cursor, chosen))
-    async with reading(pool, chosen.tenant) as connection:
-        records = await connection.fetch(
-            f"""
-            SELECT {_COLUMNS} FROM events WHERE {query.sql}
-            ORDER BY received_at DESC, id DESC LIMIT {query.add(limit + 1)}
-            """,  # noqa: S608
-            *query.parameters,
-        )
-    rows = [EventRow.model_validate(dict(record)) for record in records[:limit]]
-    if len(records) <= limit:
-        return Page(rows, None)
-    return Page(rows, write_cursor(Place(rows[-1].received_at, rows[-1].id), chosen))
-
-
-def _query(chosen: EventFilter, place: Place | None) -> Query:
     query = Query()
     if chosen.tenant is not None:
         query.where("tenant = {}", chosen.tenant)
@@ -196,9 +183,7 @@ def _query(chosen: EventFilter, place: Place | None) -> Query:
         query.where(f"id IN (SELECT event_id FROM event_projections WHERE status = 'failed' {own})")  # noqa: S608
     if chosen.since is not None:
         query.where("received_at >= {}", chosen.since)
-    if place is not None:
-        query.where("(received_at, id) < ({}, {})", place.at, place.id)
-    return query
+    return await _LISTING.page(pool, chosen, query, limit, cursor)
 
 
 def _stored(row: asyncpg.Record) -> StoredEvent:

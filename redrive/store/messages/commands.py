@@ -3,23 +3,15 @@
 from typing import Final
 from uuid import UUID
 
-import asyncpg
-
-from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
-from redrive.errors import VersionChanged
+from redrive.dead_letters import Answer, Discard, Replay
+from redrive.errors import MessageNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool, transaction
-from redrive.postgres.text import clean, json_text
-from redrive.store.audit.log import Action
-from redrive.store.messages.dead import AUDIT, DeadMessage, MessageStatus, audit_id, find_dead, version_of
+from redrive.store.audit.log import Action, write
+from redrive.store.broker_records import Versions, answer_to, entry_of, first_answer
+from redrive.store.messages.dead import COLUMNS, DeadMessage, MessageStatus, audit_id, find_dead
 from redrive.store.quarantine import NEEDS_TENANT, assign_dead_message, check_assignment
 
-_LOCK: Final = """
-    SELECT tenant, status, cycle, full_size FROM dead_messages WHERE tenant = $1 AND message_id = $2 FOR UPDATE
-"""
-_ANSWERED: Final = """
-    SELECT after -> 'answer' FROM audit_log WHERE tenant = $1 AND dead_letter = $2 AND request_id = $3
-        AND action IN ('replay_requested', 'discarded', 'refused')
-"""
+_LOCK: Final = f"SELECT {COLUMNS} FROM dead_messages WHERE tenant = $1 AND message_id = $2 FOR UPDATE"  # noqa: S608
 _TO_REPLAYING: Final = """
     WITH dead AS (
         UPDATE dead_messages SET status = 'replaying', replay_count = replay_count + 1, updated_at = now()
@@ -40,39 +32,41 @@ _TO_DISCARDED: Final = """
 
 
 async def take_command(
-    pool: Pool, tenant: str, message_id: UUID, command: Replay | Discard, versions: frozenset[str] | None = None
+    pool: Pool, tenant: str, message_id: UUID, command: Replay | Discard, versions: Versions = None
 ) -> Answer | None:
     """Carry out a command, or refuse it. The same request again gets the first answer. None: no such message.
 
     With `versions` it is valid only while the record has one of these.
     """
-    name = audit_id(message_id)
-    async with transaction(pool, tenant, alone_with=name) as connection:
-        known = await connection.fetchrow(_LOCK, tenant, message_id)
-        if known is None:
+    async with transaction(pool, tenant, alone_with=audit_id(message_id)) as connection:
+        row = await connection.fetchrow(_LOCK, tenant, message_id)
+        if row is None:
             return None
-        earlier = await connection.fetchval(_ANSWERED, tenant, name, clean(command.request_id))
+        known = DeadMessage.model_validate(dict(row))
+        earlier = await first_answer(connection, "dead message", known, command, versions)
         if earlier:
-            return Answer.model_validate_json(earlier)
-        version = version_of(known["cycle"], known["status"])
-        if versions is not None and version not in versions:
-            raise VersionChanged("dead message", status=known["status"], version=version)
+            return earlier
         answer, action = _judge(known, command)
         if answer.accepted:
-            await connection.execute(
-                _TO_REPLAYING if isinstance(command, Replay) else _TO_DISCARDED, tenant, message_id
-            )
-        await connection.execute(
-            AUDIT,
-            tenant,
-            action.value,
-            [name],
-            clean(command.requested_by),
-            clean(command.reason),
-            clean(command.request_id),
-            [json_text({"status": known["status"], "cycle": known["cycle"]})],
-            [json_text({"answer": answer.model_dump(mode="json")})],
-        )
+            change = _TO_REPLAYING if isinstance(command, Replay) else _TO_DISCARDED
+            await connection.execute(change, tenant, message_id)
+        before = {"status": known.status, "cycle": known.cycle}
+        await write(connection, entry_of(action, known, command, answer, before))
+    return answer
+
+
+async def give(
+    pool: Pool,
+    message: DeadMessage,
+    command: Replay | Discard,
+    versions: Versions = None,
+    assign_to: str | None = None,
+) -> Answer:
+    """Carry out a command to a message that was looked at, or refuse it; see `assigned` and `take_command`."""
+    tenant = await assigned(pool, message, assign_to, command) if isinstance(command, Replay) else message.tenant
+    answer = await take_command(pool, tenant, message.message_id, command, versions)
+    if answer is None:
+        raise MessageNotFound(f"no dead message has the id {message.id!r} any more")
     return answer
 
 
@@ -86,21 +80,21 @@ async def assigned(pool: Pool, message: DeadMessage, assign_to: str | None, comm
     return tenant if await find_dead(pool, tenant, message.message_id) else QUARANTINE
 
 
-def _judge(known: asyncpg.Record, command: Replay | Discard) -> tuple[Answer, Action]:
-    status = MessageStatus(known["status"])
-    if status is not MessageStatus.PENDING:
-        past = "replayed" if isinstance(command, Replay) else "discarded"
-        why = f"the message is {status}: only one that is pending can be {past}"
-        return _answer(command, LetterStatus(status), why, accepted=False), Action.REFUSED
-    if isinstance(command, Replay) and known["full_size"] is not None:
-        why = f"it had {known['full_size']} bytes, and only the beginning is kept: have it sent again, smaller"
-        return _answer(command, LetterStatus(status), why, accepted=False), Action.REFUSED
-    if isinstance(command, Replay) and known["tenant"] == QUARANTINE:
-        return _answer(command, LetterStatus(status), NEEDS_TENANT, accepted=False), Action.REFUSED
+def _judge(known: DeadMessage, command: Replay | Discard) -> tuple[Answer, Action]:
+    why = _refusal(known, command)
+    if why is not None:
+        return answer_to(command, known.status, why, accepted=False), Action.REFUSED
     if isinstance(command, Replay):
-        return _answer(command, LetterStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
-    return _answer(command, LetterStatus.DISCARDED, "discarded"), Action.DISCARDED
+        return answer_to(command, MessageStatus.REPLAYING, "it is sent again now"), Action.REPLAY_REQUESTED
+    return answer_to(command, MessageStatus.DISCARDED, "discarded"), Action.DISCARDED
 
 
-def _answer(command: Replay | Discard, status: LetterStatus, message: str, *, accepted: bool = True) -> Answer:
-    return Answer(request_id=command.request_id, accepted=accepted, message=message, status=status)
+def _refusal(known: DeadMessage, command: Replay | Discard) -> str | None:
+    if known.status is not MessageStatus.PENDING:
+        past = "replayed" if isinstance(command, Replay) else "discarded"
+        return f"the message is {known.status}: only one that is pending can be {past}"
+    if isinstance(command, Replay) and known.full_size is not None:
+        return f"it had {known.full_size} bytes, and only the beginning is kept: have it sent again, smaller"
+    if isinstance(command, Replay) and known.tenant == QUARANTINE:
+        return NEEDS_TENANT
+    return None

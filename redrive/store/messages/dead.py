@@ -10,11 +10,12 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from redrive.errors import InvalidInput
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.postgres.paging import Page, Query
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading
 from redrive.postgres.text import clean, json_text
 from redrive.store.audit.log import SYSTEM, Action
+from redrive.store.broker_records import Listing
 
 _PREFIX: Final = "message-"
 
@@ -79,7 +80,7 @@ class DeadMessage(Record):
     @property
     def version(self) -> str:
         """Changes with the record: within a cycle the status only moves forward."""
-        return version_of(self.cycle, self.status)
+        return f"{self.cycle}-{self.status}"
 
 
 class MessageFilter(BaseModel):
@@ -95,11 +96,6 @@ class MessageFilter(BaseModel):
 def audit_id(message_id: UUID) -> str:
     """Return a message's id in the audit log."""
     return f"{_PREFIX}{message_id}"
-
-
-def version_of(cycle: int, status: str) -> str:
-    """Return the version of a record."""
-    return f"{cycle}-{status}"
 
 
 def parse_id(text: str) -> UUID | None:
@@ -127,7 +123,7 @@ _PUT: Final = """
     WHERE known.status <> 'pending'
     RETURNING message_id, cycle
 """
-AUDIT: Final = """
+_AUDIT: Final = """
     INSERT INTO audit_log (tenant, action, dead_letter, actor, reason, request_id, before, after)
     SELECT $1, $2, letter, $4, $5, $6, before, after
     FROM unnest($3::text[], $7::jsonb[], $8::jsonb[]) AS given (letter, before, after)
@@ -151,7 +147,7 @@ async def put_dead(connection: Connection, tenant: str, source: str, messages: S
         [row.full_size for row in rows],
     )
     await connection.execute(
-        AUDIT,
+        _AUDIT,
         tenant,
         Action.DEAD_LETTERED.value,
         [audit_id(row["message_id"]) for row in written],
@@ -173,7 +169,7 @@ async def mark_replayed(connection: Connection, tenant: str, message_ids: Sequen
     """Record that replayed messages were sent."""
     rows = await connection.fetch(_REPLAYED, tenant, message_ids)
     await connection.execute(
-        AUDIT,
+        _AUDIT,
         tenant,
         Action.REPLAY_OUTCOME.value,
         [audit_id(row["message_id"]) for row in rows],
@@ -185,42 +181,44 @@ async def mark_replayed(connection: Connection, tenant: str, message_ids: Sequen
     )
 
 
-_COLUMNS: Final = """
+COLUMNS: Final = """
     tenant, message_id, kind, status, source_queue, original_queue, octet_length(original_payload) AS payload_size,
     full_size, error_reason, retry_count, max_retries, cycle, replay_count, first_failed_at, last_failed_at
 """
 
 
+def _key(text: str) -> UUID:
+    known = parse_id(text)
+    if known is None:
+        raise InvalidInput("the cursor is not one that a list gave: start again without one")
+    return known
+
+
+_LISTING: Final = Listing(
+    row=DeadMessage,
+    table="dead_messages",
+    columns=COLUMNS,
+    at="last_failed_at",
+    key="message_id",
+    read_key=_key,
+    in_order=True,
+)
+
+
 async def list_dead(pool: Pool, wanted: MessageFilter, limit: int, cursor: str | None = None) -> Page[DeadMessage]:
     """Return a page of dead messages, the newest failure first."""
-    check_limit(limit)
     query = Query()
     for column, value in (("tenant", wanted.tenant), ("status", wanted.status), ("original_queue", wanted.queue)):
         if value is not None:
             query.where(f"{column} = {{}}", clean(value))
-    if place := read_cursor(cursor, wanted):
-        last_id = parse_id(place.id)
-        if last_id is None:
-            raise InvalidInput("the cursor is not one that a list gave: start again without one")
-        query.where("(last_failed_at, message_id) < ({}, {}::uuid)", place.at, last_id)
-    async with reading(pool, wanted.tenant, in_order=True) as connection:
-        records = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM dead_messages WHERE {query.sql} "  # noqa: S608
-            f"ORDER BY last_failed_at DESC, message_id DESC LIMIT {query.add(limit + 1)}",
-            *query.parameters,
-        )
-    rows = [DeadMessage.model_validate(dict(record)) for record in records]
-    more = len(rows) > limit
-    last = rows[limit - 1] if more else None
-    following = write_cursor(Place(last.last_failed_at, str(last.message_id)), wanted) if last else None
-    return Page(rows[:limit], following)
+    return await _LISTING.page(pool, wanted, query, limit, cursor)
 
 
 async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[DeadMessage]:
     """Return the dead message with that id; without a tenant, of all tenants that have one."""
     async with reading(pool, tenant) as connection:
         records = await connection.fetch(
-            f"SELECT {_COLUMNS} FROM dead_messages WHERE message_id = $1 ORDER BY tenant",  # noqa: S608
+            f"SELECT {COLUMNS} FROM dead_messages WHERE message_id = $1 ORDER BY tenant",  # noqa: S608
             message_id,
         )
     return [DeadMessage.model_validate(dict(record)) for record in records]

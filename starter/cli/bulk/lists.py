@@ -1,5 +1,7 @@
 """`redrive bulk …`: show bulk operations, pause, resume and stop them. `commands.py` starts them."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -7,13 +9,14 @@ from cyclopts.validators import Number
 
 from redrive import Redrive
 from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
+from redrive.bulk_client import BulkOperations
 from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
 from redrive.starter.cli.bulk.progress import follow_bulk, judge
 from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.runs.views import print_json, print_list
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
@@ -80,12 +83,7 @@ async def list_operations(
     """
     async with open_records(read_settings()) as pool:
         views = await list_bulks(pool, tenant, limit)
-    if json:
-        print_json(views)
-    elif views:
-        console.print(bulks_table(views))
-    else:
-        errors.print("no bulk operations")
+    print_list(views, bulks_table, none="no bulk operations", json=json)
 
 
 @app.command
@@ -128,55 +126,56 @@ async def items(
         errors.print(f"there are more: add --after {page.after}", markup=False)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Controlling:
+    """The options of a command to a bulk operation."""
+
+    reason: Reason
+    by: By = None
+    json: Json = False
+
+
 @app.command
-async def pause(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+async def pause(bulk: Bulk, /, *, how: Controlling) -> None:
     """Send nothing more for now; commands under way finish.
 
     **Example**
 
     `redrive bulk pause bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is slow"`
     """
-    redrive, tenant = await _find(bulk)
-    answer = await redrive.bulk.pause(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
-    _finish(answer, json=json)
+    await _control(BulkOperations.pause, bulk, how)
 
 
 @app.command
-async def resume(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+async def resume(bulk: Bulk, /, *, how: Controlling) -> None:
     """Continue after a pause.
 
     **Example**
 
     `redrive bulk resume bulk-6e66dd01a1e2177540731697934191a0 --reason "the provider is well"`
     """
-    redrive, tenant = await _find(bulk)
-    answer = await redrive.bulk.resume(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
-    _finish(answer, json=json)
+    await _control(BulkOperations.resume, bulk, how)
 
 
 @app.command
-async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
+async def stop(bulk: Bulk, /, *, how: Controlling) -> None:
     """End it: commands under way finish, the rest is skipped.
 
     **Example**
 
     `redrive bulk stop bulk-6e66dd01a1e2177540731697934191a0 --reason "too many fail"`
     """
-    redrive, tenant = await _find(bulk)
-    answer = await redrive.bulk.stop(bulk, tenant=tenant, requested_by=asked_by(by), reason=reason)
-    _finish(answer, json=json)
+    await _control(BulkOperations.stop, bulk, how)
 
 
-async def _find(bulk: str) -> tuple[Redrive, str]:
-    """Return a client, and the tenant of a bulk operation."""
+async def _control(send: Callable[..., Awaitable[BulkAnswer]], bulk: str, how: Controlling) -> None:
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
-        return redrive, (await get_bulk(pool, None, bulk)).tenant
-
-
-def _finish(answer: BulkAnswer, *, json: bool) -> None:
-    if json:
+        tenant = (await get_bulk(pool, None, bulk)).tenant
+    answer = await send(redrive.bulk, bulk, tenant=tenant, requested_by=asked_by(how.by), reason=how.reason)
+    if how.json:
         print_json(answer)
     else:
         console.print(answer.message, markup=False, soft_wrap=True)

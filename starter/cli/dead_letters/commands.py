@@ -9,11 +9,11 @@ from cyclopts.validators import Number
 from redrive import Redrive
 from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, Restart
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import AnswerOptions, By, Giving, Letter, Reason, RequestId, finish, made
+from redrive.starter.cli.command_options import Giving, GivingReplay, Letter, finish
 from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
 from redrive.starter.cli.dead_letters.replays import replay_letter
-from redrive.starter.cli.records import find_letter, open_records
-from redrive.starter.cli.terminal import Json, Yes, confirm
+from redrive.starter.cli.records import named_letter, open_records
+from redrive.starter.cli.terminal import confirm
 from redrive.starter.cli.times import parse_duration
 
 
@@ -21,7 +21,6 @@ async def replay(
     letter: Letter,
     /,
     *,
-    reason: Reason,
     from_step: str | None = None,
     step_only: bool = False,
     set_: Annotated[list[str] | None, Parameter(name="--set", allow_leading_hyphen=True, negative=())] = None,
@@ -29,12 +28,7 @@ async def replay(
     attempts: Annotated[int | None, Parameter(validator=Number(gte=1, lte=1000))] = None,
     timeout: str | None = None,
     base: str | None = None,
-    by: By = None,
-    request_id: RequestId = None,
-    dry_run: bool = False,
-    wait: bool = False,
-    yes: Yes = False,
-    json: Json = False,
+    how: GivingReplay,
 ) -> None:
     """Run a dead step again: its run continues from there, in place. The outputs of earlier steps are reused.
 
@@ -61,22 +55,15 @@ async def replay(
         How long one attempt may take in this cycle: `30s`, `5m`.
     base
         The first delay between attempts in this cycle: `500ms`, `2s`.
-    dry_run
-        Print what would be done (which steps are reused, which run again) and change nothing.
-    wait
-        Show progress until the run has ended; the exit codes are those of `redrive run start --wait`.
     """
-    command = made(
+    command = how.command(
         Replay,
-        by=by,
-        reason=reason,
-        request_id=request_id,
         mode=Mode.STEP_ONLY if step_only else Mode.FROM_STEP,
         from_step=from_step,
         input_patch=input_patch(set_ or [], patch),
         policy=_policy(attempts, timeout, base),
     )
-    await replay_letter(letter, command, AnswerOptions(yes=yes, dry_run=dry_run, wait=wait, json=json))
+    await replay_letter(letter, command, how)
 
 
 def _policy(attempts: int | None, timeout: str | None, base: str | None) -> dict[str, Any] | None:
@@ -136,6 +123,6 @@ async def _give(letter: str, command: LetterCommand, question: str, how: Giving)
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
-        record = await find_letter(pool, letter)
+        record = await named_letter(pool, letter)
     confirm(question.format(id=record.id), yes=how.yes)
     finish(await redrive.dead_letters.send(record.letter, command), json=how.json)

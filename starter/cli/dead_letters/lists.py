@@ -3,21 +3,18 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import App
 
 from redrive.connection import stack_directory
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import Unavailable
-from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, read_settings
-from redrive.starter.cli.command_options import Letter
+from redrive.starter.cli.command_options import FIRST_PAGE, Letter, PageOptions
 from redrive.starter.cli.dead_letters.options import LetterOptions
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
-from redrive.starter.cli.records import database_errors, find_letter, find_story, open_records
+from redrive.starter.cli.records import database_errors, find_story, named_letter, open_records
 from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_TIMEOUT
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, console, errors
@@ -40,9 +37,7 @@ async def list_dead_letters(
     tenant: str | None = None,
     status: LetterStatus | None = None,
     chosen: LetterOptions | None = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List dead letters, the newest failure first.
 
@@ -58,18 +53,14 @@ async def list_dead_letters(
         Only those of this tenant.
     status
         Only those with this status.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
-    place, now = read_page_cursor(cursor, datetime.now(UTC))
+    place, now = read_page_cursor(shown.cursor, datetime.now(UTC))
     selection = (chosen or LetterOptions()).selection(now)
     wanted = LetterFilter(tenant=tenant, status=status, **dict(selection))
     async with open_records(read_settings()) as pool:
-        page = await list_letters(pool, wanted, limit, place)
+        page = await list_letters(pool, wanted, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
-    if json:
+    if shown.json:
         print_json({"dead_letters": page.rows, "cursor": following})
     else:
         _print_page(page.rows, following)
@@ -122,7 +113,7 @@ async def watch(letter: Letter, /, *, json: Json = False) -> None:
     `redrive dlq watch run-01a1e2177540731697934191006e66dd/charge`
     """
     async with open_records(read_settings()) as pool:
-        record = await find_letter(pool, letter)
+        record = await named_letter(pool, letter)
         said = None
         while True:
             change = (record.status, record.cycle, record.orphaned, record.blocked_by)
@@ -144,7 +135,7 @@ async def _read_again(pool: Pool, letter: str) -> LetterRecord:
     while True:
         try:
             with database_errors():
-                return await find_letter(pool, letter)
+                return await named_letter(pool, letter)
         except Unavailable:
             if loop.time() > give_up:
                 raise

@@ -9,43 +9,43 @@ from redrive.documents import changed_paths
 from redrive.errors import CommandRefused, RunNotFound
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import AnswerOptions, finish
-from redrive.starter.cli.records import find_letter, open_records
+from redrive.starter.cli.command_options import Giving, finish
+from redrive.starter.cli.records import named_letter, open_records
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import confirm, console, errors, plain
 from redrive.store.dead_letters.models import LetterRecord
 
 
-async def replay_letter(letter: str, command: Replay, options: AnswerOptions) -> None:
+async def replay_letter(letter: str, command: Replay, how: Giving) -> None:
     """Replay a dead letter, or show what that would do."""
     settings = read_settings()
     redrive = await Redrive.connect(settings)
     async with open_records(settings) as pool:
-        record = await find_letter(pool, letter)
-        if options.dry_run:
+        record = await named_letter(pool, letter)
+        if how.dry_run:
             await _check(redrive, record, command)
-            _print_plan(record, command, await _plan(redrive, record, command), json=options.json)
+            _print_plan(record, command, await _plan(redrive, record, command), json=how.json)
             return
-        if not options.yes:
+        if not how.yes:
             plan = await _plan(redrive, record, command)
             errors.print(_plan_table(command, plan))
             confirm(f"Replay {record.id}?", yes=False)
-        await _give(redrive, pool, record, command, options)
+        await _give(redrive, pool, record, command, how)
 
 
-async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, command: Replay, options: AnswerOptions) -> None:
+async def _give(redrive: Redrive, pool: Pool, record: LetterRecord, command: Replay, how: Giving) -> None:
     answer = await redrive.dead_letters.send(record.letter, command)
-    if not (options.wait and answer.accepted):
-        finish(answer, json=options.json)
+    if not (how.wait and answer.accepted):
+        finish(answer, json=how.json)
         return
 
     async def begun() -> bool:
-        return (await find_letter(pool, record.id)).status is not LetterStatus.REPLAYING
+        return (await named_letter(pool, record.id)).status is not LetterStatus.REPLAYING
 
-    if not options.json:
+    if not how.json:
         finish(answer, json=False)
-    await wait_for_run(redrive, record.run_id, json=options.json, begun=begun, answer=answer)
+    await wait_for_run(redrive, record.run_id, json=how.json, begun=begun, answer=answer)
 
 
 async def _check(redrive: Redrive, record: LetterRecord, command: Replay) -> None:

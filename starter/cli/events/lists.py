@@ -3,13 +3,12 @@
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from cyclopts.validators import Number
 
 from redrive.errors import EventNotFound
-from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.redaction.redactor import Redactor
 from redrive.settings import read_settings
+from redrive.starter.cli.command_options import FIRST_PAGE, PageOptions
 from redrive.starter.cli.events.views import (
     MESSAGE_SHOWN,
     dead_event_story,
@@ -34,7 +33,6 @@ from redrive.store.events.records import EventFilter, get_event, list_events, pr
 app = App(name="events", help="Events from brokers: look at them, replay them, give dead ones up.")
 app.command("redrive.starter.cli.events.commands:replay")
 app.command("redrive.starter.cli.events.commands:discard_event", name=["discard", "ignore"])
-Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))]
 
 
 @app.command(name="list")
@@ -43,9 +41,7 @@ async def list_all(
     tenant: str | None = None,
     event_type: Annotated[str | None, Parameter(name="--type")] = None,
     failed: bool = False,
-    limit: Limit = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List stored events, the newest first.
 
@@ -61,15 +57,11 @@ async def list_all(
         Only those of this type.
     failed
         Only those with a projector that failed for good.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
     chosen = EventFilter(tenant=tenant, type=event_type, failed=failed)
     async with open_records(read_settings()) as pool:
-        page = await list_events(pool, chosen, limit, cursor)
-    if json:
+        page = await list_events(pool, chosen, shown.limit, shown.cursor)
+    if shown.json:
         print_json({"events": page.rows, "cursor": page.cursor})
     else:
         console.print(events_table(page.rows) if page.rows else "no events")
@@ -83,9 +75,7 @@ async def dead(
     status: DeadEventStatus | None = None,
     stream: str | None = None,
     quarantined: bool = False,
-    limit: Limit = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List messages that could not become a run, the newest failure first.
 
@@ -103,16 +93,12 @@ async def dead(
         Only those from this stream.
     quarantined
         Only those whose tenant is unknown.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
     whose = QUARANTINE if quarantined else tenant
     chosen = DeadEventFilter(tenant=whose, status=status, source_stream=stream)
     async with open_records(read_settings()) as pool:
-        page = await list_dead_events(pool, chosen, limit, cursor)
-    if json:
+        page = await list_dead_events(pool, chosen, shown.limit, shown.cursor)
+    if shown.json:
         print_json({"dead_events": page.rows, "cursor": page.cursor})
     else:
         console.print(dead_events_table(page.rows) if page.rows else "no dead events")

@@ -2,7 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from redrive import Redrive
@@ -12,9 +15,11 @@ from redrive.connection import connect_temporal, database_url
 from redrive.dead_letters import Replay
 from redrive.errors import CommandRefused
 from redrive.postgres.database import Database
+from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_environment, read_settings
-from redrive.starter.cli.command_options import AnswerOptions
+from redrive.starter.cli.command_options import AssignTo, Giving, GivingReplay, Reason
+from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
@@ -25,31 +30,81 @@ from redrive.store.events.records import failed_projections
 Action = Callable[[], Awaitable[list[Replayed]]]
 
 
-@dataclass(frozen=True)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class EventSelection:
     """What to replay: one event, one dead event, or all that failed up to a limit."""
 
-    dead_id: str | None
-    dead: bool
-    failed: bool
-    event_id: str | None
-    projectors: tuple[str, ...]
-    tenant: str | None
-    limit: int
-    assign_to: str | None = None
+    dlq: Annotated[bool, Parameter(help="Replay what is in the dead letter queue.")] = False
+    letter: Annotated[
+        str | None,
+        Parameter(
+            name="--id", help="The id of a dead event, dead message or dead letter, or a run and step as `run-…/step`."
+        ),
+    ] = None
+    status: Annotated[
+        Literal["failed", "pending"] | None,
+        Parameter(
+            help="`failed`: projectors that failed for good; with --dlq `pending`: messages that could not become a "
+            "run."
+        ),
+    ] = None
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE), help="Maximum number of rows.")] = 100
+    event_id: Annotated[
+        str | None, Parameter(help="Replay this event: its failed projectors, or all if none failed.")
+    ] = None
+    projectors: Annotated[
+        str | None, Parameter(help="Only these projectors, separated by commas; the others are not touched.")
+    ] = None
+    tenant: Annotated[str | None, Parameter(help="Only what belongs to this tenant.")] = None
+    assign_to: AssignTo = None
 
     @property
-    def count_of_ways(self) -> int:
-        """How many selections were made; exactly one is valid."""
-        return sum((bool(self.dead_id), self.dead, self.failed, bool(self.event_id)))
+    def dead_id(self) -> str | None:
+        """The one that was chosen from the dead letter queue."""
+        return self.letter if self.dlq else None
 
     @property
-    def is_one(self) -> bool:
-        """Tell whether one thing was chosen by its id."""
-        return bool(self.dead_id or self.event_id)
+    def dead(self) -> bool:
+        """Tell whether all pending dead events were chosen."""
+        return self.dlq and self.status == "pending"
+
+    @property
+    def projector_names(self) -> tuple[str, ...]:
+        """The projectors to run; none: those that failed."""
+        return tuple(name.strip() for name in (self.projectors or "").split(",") if name.strip())
+
+    def check(self, *, wait: bool) -> None:
+        """Raise unless exactly one way to choose was used, with the options that go with it."""
+        if self.assign_to and not self.dead_id:
+            raise WrongUsage("--assign-to goes with one dead event or dead message: --dlq --id ID")
+        failed = not self.dlq and self.status == "failed"
+        is_one = bool(self.dead_id or self.event_id)
+        is_mixed = (self.letter and not self.dlq) or (self.projector_names and not self.event_id)
+        ways = sum((bool(self.dead_id), self.dead, failed, bool(self.event_id)))
+        if ways != 1 or is_mixed or (self.status and is_one):
+            raise WrongUsage(
+                "say what to replay: --status failed, or --event-id ID [--projectors a,b], or --dlq --id ID, "
+                "or --dlq --status pending"
+            )
+        if wait and not is_one:
+            raise WrongUsage("--wait goes with one event: --event-id ID or --dlq --id ID")
 
 
-async def replay_events(chosen: EventSelection, command: Replay, options: AnswerOptions) -> None:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EventReplay(GivingReplay):
+    """How events are replayed. The replay script needs no reason."""
+
+    reason: Reason = "events replay"
+    dry_run: Annotated[bool, Parameter(help="Print what would be done and change nothing.")] = False
+    wait: Annotated[bool, Parameter(help="Show progress until the run has ended; for one event.")] = False
+
+
+NOTHING, USUAL = EventSelection(), EventReplay()
+
+
+async def replay_events(chosen: EventSelection, command: Replay, how: Giving) -> None:
     """Replay the selection, or show what that would be."""
     settings = read_settings()
     client = await connect_temporal(settings)
@@ -57,20 +112,20 @@ async def replay_events(chosen: EventSelection, command: Replay, options: Answer
         with database_errors():
             replays = make_replays(client, redrive, database, settings, read_environment(EventSettings))
             actions = await _actions(chosen, command, replays, await database.pool())
-            if options.dry_run:
-                _print_plan(actions, json=options.json)
+            if how.dry_run:
+                _print_plan(actions, json=how.json)
                 return
             if actions:
-                confirm(f"Replay {_what(actions)}?", yes=options.yes)
-            answers = await _carry_out(actions, quiet=options.json)
-        await _finish(redrive, answers, options)
+                confirm(f"Replay {_what(actions)}?", yes=how.yes)
+            answers = await _carry_out(actions, quiet=how.json)
+        await _finish(redrive, answers, how)
 
 
 async def _actions(chosen: EventSelection, command: Replay, replays: EventReplays, pool: Pool) -> dict[str, Action]:
     """Return what to do, by the name under which it is shown."""
     if chosen.event_id:
         event_id = chosen.event_id
-        return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projectors, command)}
+        return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projector_names, command)}
     if chosen.dead_id:
         return {
             chosen.dead_id: _dead_action(
@@ -145,13 +200,13 @@ def _print_plan(actions: dict[str, Action], *, json: bool) -> None:
     console.print(f"a dry run: nothing was changed; {len(actions)} would be replayed")
 
 
-async def _finish(redrive: Redrive, answers: list[Replayed], options: AnswerOptions) -> None:
+async def _finish(redrive: Redrive, answers: list[Replayed], how: Giving) -> None:
     refused = [answer for answer in answers if not answer.accepted]
     run_ids = [answer.run_id for answer in answers if answer.accepted and answer.run_id]
-    if options.wait and run_ids and not refused:
-        await wait_for_run(redrive, run_ids[-1], json=options.json, answer=[answer.model_dump() for answer in answers])
+    if how.wait and run_ids and not refused:
+        await wait_for_run(redrive, run_ids[-1], json=how.json, answer=[answer.model_dump() for answer in answers])
         return
-    if options.json:
+    if how.json:
         print_json({"replayed": answers, "accepted": len(answers) - len(refused), "refused": len(refused)})
     else:
         console.print(f"{len(answers) - len(refused)} replayed, {len(refused)} refused")

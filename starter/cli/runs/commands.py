@@ -1,6 +1,7 @@
 """`redrive run …`: start runs, show them, cancel them, let them continue."""
 
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +14,13 @@ from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
-from redrive.postgres.paging import LARGEST_PAGE
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, finish
+from redrive.starter.cli.command_options import FIRST_PAGE, Giving, PageOptions, asked_by, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.progress import run_output, wait_for_run
-from redrive.starter.cli.runs.views import print_json, retrying_table, run_json, run_table, runs_table
-from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
+from redrive.starter.cli.runs.views import print_json, print_list, retrying_table, run_json, run_table, runs_table
+from redrive.starter.cli.terminal import Json, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
 from redrive.store.runs.retrying import RetryingFilter
 from redrive.store.runs.retrying import list_retrying as retrying_page
@@ -31,19 +31,49 @@ STDIN = "-"
 app = App(name="run", help="Start runs, look at them, cancel them, let them go on.")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """What a run is started with."""
+
+    payload: Annotated[str | None, Parameter(help="The payload as JSON text. Without any payload it is `{}`.")] = None
+    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True, help="Read the payload from this file.")] = None
+    tenant: Annotated[str, Parameter(help="The run's tenant.")] = DEFAULT_TENANT
+    key: Annotated[
+        str | None,
+        Parameter(
+            help="Idempotency key: the same key gives the same run, however often it is started, and then its result."
+        ),
+    ] = None
+    ttl: Annotated[
+        str | None,
+        Parameter(
+            help="How long the key is kept: `12h`, `7d`; by default 30 days. `redrive keys` shows and resets keys."
+        ),
+    ] = None
+    correlation_id: Annotated[str | None, Parameter(help="Your own id, on every log line of the run.")] = None
+    user: Annotated[str | None, Parameter(help="The user that the run is for; sent to services in a header.")] = None
+
+    @property
+    def lifetime(self) -> timedelta:
+        """How long the key is kept."""
+        if self.ttl is None:
+            return KEY_TTL
+        if self.key is None:
+            raise WrongUsage("--ttl says how long a key is kept: give one with --key")
+        return check_ttl(parse_duration("--ttl", self.ttl))
+
+
+EMPTY = StartOptions()
+
+
 @app.command
 async def start(
     pipeline: str,
     source: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
-    payload: str | None = None,
-    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
-    tenant: str = DEFAULT_TENANT,
-    key: str | None = None,
-    ttl: str | None = None,
-    correlation_id: str | None = None,
-    user: str | None = None,
+    given: StartOptions = EMPTY,
     wait: bool = False,
     json: Json = False,
 ) -> None:
@@ -63,35 +93,21 @@ async def start(
         The pipeline's name; `redrive modules` lists them.
     source
         `-` reads the payload from standard input.
-    payload
-        The payload as JSON text. Without any payload it is `{}`.
-    file
-        Read the payload from this file.
-    tenant
-        The run's tenant.
-    key
-        Idempotency key: the same key gives the same run, however often it is started, and then its result.
-    ttl
-        How long the key is kept: `12h`, `7d`; by default 30 days. `redrive keys` shows and resets keys.
-    correlation_id
-        Your own id, on every log line of the run.
-    user
-        The user that the run is for; sent to services in a header.
     wait
         Show progress until the run has ended, then its result. The exit code is the outcome: 0, 3 (FAILED),
         4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C stops waiting, not the run.
     """
-    document = parse_payload(_payload_text(source, payload, file))
-    lifetime = _ttl(key, ttl)
+    document = parse_payload(_payload_text(source, given.payload, given.file))
+    lifetime = given.lifetime
     async with await Redrive.connect() as redrive:
         started = await redrive.start(
             pipeline,
             document,
-            tenant=tenant,
-            key=key,
+            tenant=given.tenant,
+            key=given.key,
             ttl=lifetime,
-            correlation_id=correlation_id,
-            user_id=user,
+            correlation_id=given.correlation_id,
+            user_id=given.user,
         )
     if wait:
         await wait_for_run(redrive, started.run_id, json=json)
@@ -99,14 +115,6 @@ async def start(
         print_json(started)
     else:
         _print_started(started)
-
-
-def _ttl(key: str | None, ttl: str | None) -> timedelta:
-    if ttl is None:
-        return KEY_TTL
-    if key is None:
-        raise WrongUsage("--ttl says how long a key is kept: give one with --key")
-    return check_ttl(parse_duration("--ttl", ttl))
 
 
 def _payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:
@@ -187,21 +195,14 @@ async def list_runs(
     """
     redrive = await Redrive.connect()
     rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
-    if json:
-        print_json(rows)
-    elif rows:
-        console.print(runs_table(rows))
-    else:
-        errors.print("no runs")
+    print_list(rows, runs_table, none="no runs", json=json)
 
 
 @app.command(name="retrying")
 async def list_retrying(
     *,
     tenant: str | None = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
-    cursor: str | None = None,
-    json: Json = False,
+    shown: PageOptions = FIRST_PAGE,
 ) -> None:
     """List the steps in retry, those due first.
 
@@ -213,14 +214,10 @@ async def list_retrying(
     ----------
     tenant
         Only steps of this tenant.
-    limit
-        Maximum number of rows.
-    cursor
-        Where the previous page ended, as printed there.
     """
     async with open_records(read_settings()) as pool:
-        page = await retrying_page(pool, RetryingFilter(tenant=tenant), limit, cursor)
-    if json:
+        page = await retrying_page(pool, RetryingFilter(tenant=tenant), shown.limit, shown.cursor)
+    if shown.json:
         print_json({"retrying": page.rows, "cursor": page.cursor})
         return
     console.print(retrying_table(page.rows)) if page.rows else errors.print("nothing is tried again")
@@ -252,16 +249,7 @@ async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
 
 
 @app.command(name="continue")
-async def go_on(
-    run_id: str,
-    /,
-    *,
-    reason: Reason,
-    by: By = None,
-    request_id: RequestId = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
+async def go_on(run_id: str, /, *, how: Giving) -> None:
     """Let a PARTIAL run, which waits after a `--step-only` replay, continue with its later steps.
 
     **Example**
@@ -277,6 +265,8 @@ async def go_on(
     view = await redrive.status(run_id)
     if view.status is RunStatus.PARTIAL:
         left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)
-        confirm(f"Let run {run_id} go on with {left}?", yes=yes)
-    answer = await redrive.dead_letters.go_on(run_id, requested_by=asked_by(by), reason=reason, request_id=request_id)
-    finish(answer, json=json)
+        confirm(f"Let run {run_id} go on with {left}?", yes=how.yes)
+    answer = await redrive.dead_letters.go_on(
+        run_id, requested_by=asked_by(how.by), reason=how.reason, request_id=how.request_id
+    )
+    finish(answer, json=how.json)

@@ -1,8 +1,8 @@
 """Runs as tables for a terminal, and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from rich.console import Group
@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
+from redrive.starter.cli.terminal import console, errors
 from redrive.store.runs.retrying import RetryingStep
 
+Row = TypeVar("Row")
 _STYLES = {
     "SUCCESS": "green",
     "FAILED": "bold red",
@@ -24,6 +26,16 @@ _STYLES = {
 def print_json(value: Any) -> None:
     """Print a value as JSON, for scripts."""
     print(to_json(value, indent=2).decode())
+
+
+def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Table], *, none: str, json: bool) -> None:
+    """Print a list as JSON or as a table; if it is empty, say so on stderr: stdout is for results."""
+    if json:
+        print_json(rows)
+    elif rows:
+        console.print(table(rows))
+    else:
+        errors.print(none)
 
 
 def status_text(status: RunStatus | StepStatus) -> Text:

@@ -7,7 +7,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "workflows").glob("*.py"))
-ALLOWED = {"asyncio", "collections", "contextlib", "datetime", "re", "typing", "pydantic", "pydantic_core", "temporalio"}
+ALLOWED = {
+    "asyncio",
+    "collections",
+    "contextlib",
+    "datetime",
+    "re",
+    "typing",
+    "pydantic",
+    "pydantic_core",
+    "temporalio",
+}
 ALLOWED |= {"redrive", "workflows"}
 FORBIDDEN_CALLS = {"now", "utcnow", "today", "sleep", "open", "print", "input", "create_subprocess_exec"}
 FROM_TEMPORAL = {"workflow"}

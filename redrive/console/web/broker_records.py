@@ -1,20 +1,23 @@
-"""Events of Redis Streams: those that could not become a run, and those that did, with their projectors."""
+"""What brokers gave: dead events and dead messages with their commands, and stored events with their projectors."""
 
 from typing import Any, Final, Literal
 
 from fastapi import Request, Response
 from pydantic import BaseModel
 
-from redrive.console.api import dead_events
+from redrive.access import Principal
 from redrive.console.api import events as stored_events
+from redrive.console.api.broker_records import FoundEvent, FoundMessage, story
 from redrive.console.app_state import TheAppState
-from redrive.console.authentication import Reader, Scope, broker_scope
+from redrive.console.authentication import BrokerScope, Reader, Scope, broker_scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
 from redrive.dead_letters import LetterId
+from redrive.postgres.paging import Page
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.events.dead import DeadEventFilter, DeadEventStatus, list_dead_events
 from redrive.store.events.records import EventFilter, list_events, projections_of
+from redrive.store.messages.dead import MessageFilter, MessageStatus, list_dead
 
 router = page_router()
 PAGE: Final = 50
@@ -40,35 +43,66 @@ class EventsQuery(BaseModel):
         return EventFilter(tenant=tenant, type=self.type, dedupe_key=self.key, failed=self.view == "failed")
 
 
+class MessagesQuery(BaseModel):
+    """The query of the dead messages' page."""
+
+    status: MessageStatus | Literal["all"] = MessageStatus.PENDING
+    queue: str | None = None
+    quarantined: bool = False
+    cursor: str | None = None
+
+    def filter(self, tenant: str | None) -> MessageFilter:
+        """Return the store's filter."""
+        status = None if self.status == "all" else self.status
+        return MessageFilter(tenant=tenant, status=status, queue=self.queue)
+
+
 @router.get("/events")
 async def events(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show messages that could not become a run, or events, the newest first."""
     asked, pool = read_query(EventsQuery, request), await app_state.pool()
-    values: dict[str, Any] = {
-        "asked": asked,
-        "query": query_of(request),
-        "statuses": list(DeadEventStatus),
-        "url": list_url(request),
-    }
     if asked.view in {"dead", "quarantine"}:
         whose = broker_scope(caller, tenant, quarantined=asked.view == "quarantine")
         dead = await list_dead_events(pool, asked.dead(whose), PAGE, asked.cursor)
-        return show(request, caller, "dead_events.html", rows=dead.rows, older=dead.cursor, **values)
-    page = await list_events(pool, asked.stored(tenant), PAGE, asked.cursor)
-    return show(request, caller, "events.html", rows=page.rows, older=page.cursor, **values)
+        return _list(request, caller, "dead_events.html", asked, dead)
+    return _list(
+        request, caller, "events.html", asked, await list_events(pool, asked.stored(tenant), PAGE, asked.cursor)
+    )
 
 
-@router.get("/events/dead/{dead_id}")
-async def dead_event(request: Request, app_state: TheAppState, caller: Reader, record: dead_events.Found) -> Response:
-    """Show one dead event: why it could not become a run, the message, its history, and the possible commands."""
+@router.get("/messages")
+async def messages(request: Request, app_state: TheAppState, caller: Reader, tenant: BrokerScope) -> Response:
+    """Show dead messages, the newest failure first."""
+    asked = read_query(MessagesQuery, request)
+    page = await list_dead(await app_state.pool(), asked.filter(tenant), PAGE, asked.cursor)
+    return _list(request, caller, "messages.html", asked, page)
+
+
+def _list(request: Request, caller: Principal, template: str, asked: BaseModel, page: Page[Any]) -> Response:
     return show(
         request,
         caller,
-        "dead_event.html",
-        event=record,
-        content=await dead_events.dead_event_content(app_state, caller, record),
-        trail=await audit_trail(await app_state.pool(), record.tenant, record.id),
+        template,
+        asked=asked,
+        rows=page.rows,
+        older=page.cursor,
+        query=query_of(request),
+        # Dead events and dead messages have the same ones.
+        statuses=list(DeadEventStatus),
+        url=list_url(request),
     )
+
+
+@router.get("/events/dead/{dead_id}")
+async def dead_event(request: Request, app_state: TheAppState, caller: Reader, record: FoundEvent) -> Response:
+    """Show one dead event: why it could not become a run, the message, its history, and the possible commands."""
+    return show(request, caller, "dead_event.html", record=record, story=await story(app_state, caller, record))
+
+
+@router.get("/messages/{message_id}")
+async def message(request: Request, app_state: TheAppState, caller: Reader, record: FoundMessage) -> Response:
+    """Show one dead message: its cause, its content, its history, and the possible commands."""
+    return show(request, caller, "dead_message.html", record=record, story=await story(app_state, caller, record))
 
 
 @router.get("/events/{event_id}")

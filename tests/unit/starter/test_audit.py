@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import InvalidInput, RedriveError
-from redrive.starter.cli.audit import _check_heads
-from redrive.starter.cli.audit_heads import read_heads
+from redrive.starter.cli.audit import _check_heads, read_heads
 from redrive.starter.cli.errors import AuditBroken, HeadCut
 from redrive.store.audit.heads import Head, Match, read_head
 

@@ -64,16 +64,17 @@ class KeyActivities:
         async with heartbeats():
             report = await Reconciliation(self._client, pool, repair=True).run(None)
         for problem in report.problems:
-            tell = log.info if problem.repaired else log.error
-            tell(
-                "stores.disagreed",
-                tenant_id=problem.tenant,
-                run_id=problem.run_id,
-                step=problem.step,
-                kind=problem.kind.value,
-                repaired=problem.repaired,
-                reason=problem.about,
-            )
+            facts = {
+                "tenant_id": problem.tenant,
+                "run_id": problem.run_id,
+                "step": problem.step,
+                "kind": problem.kind.value,
+                "reason": problem.about,
+            }
+            if problem.repaired:
+                log.info("stores.repaired", **facts)
+            else:
+                log.error("stores.disagree", **facts)
 
     async def _settle_runs(self) -> int:
         """Ask Temporal for runs whose rows have long been open: the database was down when they ended."""

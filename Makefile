@@ -64,8 +64,9 @@ chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,00
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk
 
-hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 10 minutes)
+hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 13 minutes)
 	$(BIN)/python -m tests.chaos.hostile
+	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,6 +1,7 @@
 """Connect to Temporal: by the environment, a Temporal profile, or the embedded stack of this directory.
 
 There is no default address: whoever listens there may be somebody else's server.
+Temporal's SDK is imported at the first connection: commands that need only the database's address do without it.
 """
 
 import asyncio
@@ -11,16 +12,18 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
-from temporalio.client import Client
-from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
-from temporalio.runtime import Runtime
 
 from redrive.errors import NotConfigured, Unavailable
-from redrive.payloads import data_converter
 from redrive.settings import Settings
 from redrive.tracing import interceptors
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+    from temporalio.envconfig import ClientConnectConfig
+    from temporalio.runtime import Runtime
 
 STACK_FILE = "stack.json"
 # Next to it: the logins that clients do not need.
@@ -30,8 +33,12 @@ CONNECT_TIMEOUT = 10.0
 SETTLE_TIME = 0.1
 
 
-async def connect_temporal(settings: Settings, runtime: Runtime | None = None) -> Client:
+async def connect_temporal(settings: Settings, runtime: "Runtime | None" = None) -> "Client":
     """Connect to Temporal, or say what to do if it does not answer. `runtime` is where its metrics go."""
+    from temporalio.client import Client  # noqa: PLC0415
+
+    from redrive.payloads import data_converter  # noqa: PLC0415
+
     config = _connect_config(settings)
     _settle_at_exit()
     try:
@@ -60,7 +67,9 @@ def _reason(error: Exception) -> str:
     return "connection refused" if "ConnectionRefused" in str(error) else str(error)[:200]
 
 
-def _connect_config(settings: Settings) -> ClientConnectConfig:
+def _connect_config(settings: Settings) -> "ClientConnectConfig":
+    from temporalio.envconfig import ClientConfigProfile  # noqa: PLC0415
+
     try:
         config = ClientConfigProfile.load(profile=settings.temporal_profile).to_client_connect_config()
     except RuntimeError as error:

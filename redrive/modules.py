@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, ValidationError
@@ -15,9 +15,12 @@ from pydantic_core import to_json
 from redrive.contracts import NAME_PATTERN, STEP_LIMIT, Effect, ModuleView, PipelineView, StepSnapshot
 from redrive.documents import step_input, validation_sentence
 from redrive.errors import InvalidInput, RegistrationError, UnknownPipeline
-from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.policy import STEP, RetryPolicy
+
+if TYPE_CHECKING:
+    # The HTTP client is only loaded where modules run: callers do not need it.
+    from redrive.http import ServiceClient
 
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out", bound=BaseModel)
@@ -37,7 +40,7 @@ class ModuleContext:
     user_id: str | None
     deadline: datetime
     log: structlog.stdlib.BoundLogger
-    http: ServiceClient
+    http: "ServiceClient"
     heartbeat: Callable[[], None]
     version: int = 0
 

@@ -3,17 +3,16 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from redrive.errors import RedriveError
 from redrive.logs import configure_logging, get_logger
+from redrive.processes.process_exit import leave
 from redrive.settings import Settings, read_settings
-from redrive.tracing import finish_tracing, start_tracing
+from redrive.tracing import start_tracing
 
 log = get_logger(__name__)
 
@@ -37,7 +36,7 @@ def run_program(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
 
 def prepare(settings: Settings) -> None:
     """Set up logging by the settings, including Temporal's SDK."""
-    # Here: `redrive --help` imports this module and does not need the SDK.
+    # Here: a program that only stops cleanly, such as `redrive up`, does not need the SDK.
     from redrive.processes.temporal import log_through_us  # noqa: PLC0415
 
     configure_logging(settings.log_level, settings.log_format, settings.redactor())
@@ -51,18 +50,6 @@ def say_ready(file: Path | None) -> None:
     gc.freeze()
     if file:
         file.touch()
-
-
-def leave(code: int) -> NoReturn:
-    """End this process."""
-    finish_tracing()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        code = code or 1
-    # Interpreter shutdown with Temporal's native threads alive can crash; there is nothing left to clean up.
-    os._exit(code)
 
 
 def on_stop_signals(act: Callable[[], object]) -> None:

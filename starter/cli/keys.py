@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from cyclopts import App
 from rich.table import Table
 
-from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, KeyStatus
 from redrive.errors import KeyInUse, KeyNotFound
 from redrive.postgres.tenancy import Pool
@@ -13,6 +12,7 @@ from redrive.settings import read_settings
 from redrive.starter.cli.command_options import FIRST_PAGE, By, PageOptions, Reason, asked_by
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors, plain
 from redrive.starter.cli.times import page_cursor, parse_moment, read_page_cursor
 from redrive.store.keys.generations import reset_key
@@ -139,7 +139,7 @@ async def reset(
     settings = read_settings()
     async with open_records(settings) as pool:
         record = await _find(pool, tenant, key)
-        if not force and await (await Redrive.connect(settings)).is_open(record.run_id):
+        if not force and await (await connect(settings)).is_open(record.run_id):
             raise KeyInUse(
                 f"key {key!r}: its run {record.run_id} is open; wait for its end, cancel it, or reset with --force"
             )

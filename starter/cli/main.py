@@ -1,14 +1,15 @@
 """The `redrive` command: registers the commands and turns errors into sentences and exit codes."""
 
+import asyncio
 import importlib.metadata
+import inspect
 import sys
 from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
-from redrive.logs import configure_logging
-from redrive.processes.program import leave
+from redrive.processes.process_exit import leave
 from redrive.starter.cli.errors import RunParked, WrongUsage
 from redrive.starter.cli.terminal import errors
 from redrive.tracing import start_tracing
@@ -61,15 +62,17 @@ app.command("redrive.starter.cli.messages:app", name="messages")
 
 def main() -> NoReturn:
     """Run the command line."""
-    configure_logging("warning", "auto")
     leave(run(sys.argv[1:]))
 
 
 def run(words: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        start_tracing(f"redrive-{words[0]}" if words and words[0] in SERVERS else "redrive")
-        code: Any = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+        if command.__module__.startswith("redrive."):
+            _prepare(words[0])
+        result: Any = command(*bound.args, **bound.kwargs)
+        code = asyncio.run(result) if inspect.iscoroutine(result) else result
     except RedriveError as error:
         return _refuse(f"{error} [{error.code}]", EXIT_CODES.get(type(error), 1))
     except CycloptsError as error:
@@ -82,6 +85,15 @@ def run(words: list[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return code if isinstance(code, int) else 0
+
+
+def _prepare(family: str) -> None:
+    """Set up logs and traces for a command of ours; `--help` and `--version` need neither."""
+    # The redaction of logs and all that it imports would double the time that `--help` takes.
+    from redrive.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging("warning", "auto")
+    start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
 
 
 def _usage(error: CycloptsError) -> str:

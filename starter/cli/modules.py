@@ -1,7 +1,7 @@
 """`redrive modules`: the modules that the workers know."""
 
-from redrive import Redrive
 from redrive.starter.cli.runs.views import modules_table, print_json
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, console
 
 
@@ -14,7 +14,7 @@ async def modules(*, json: Json = False) -> None:
 
     `redrive modules --json` adds the schema of input and output and the whole retry policy of each module.
     """
-    catalog = await (await Redrive.connect()).catalog()
+    catalog = await (await connect()).catalog()
     if json:
         print_json(catalog)
     else:

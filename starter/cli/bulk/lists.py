@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from redrive import Redrive
 from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
 from redrive.bulk_client import BulkOperations
 from redrive.contracts import DEFAULT_TENANT
@@ -17,6 +16,7 @@ from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json, print_list
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
@@ -171,7 +171,7 @@ async def stop(bulk: Bulk, /, *, how: Controlling) -> None:
 
 async def _control(send: Callable[..., Awaitable[BulkAnswer]], bulk: str, how: Controlling) -> None:
     settings = read_settings()
-    redrive = await Redrive.connect(settings)
+    redrive = await connect(settings)
     async with open_records(settings) as pool:
         tenant = (await get_bulk(pool, None, bulk)).tenant
     answer = await send(redrive.bulk, bulk, tenant=tenant, requested_by=asked_by(how.by), reason=how.reason)
@@ -204,6 +204,6 @@ async def approve(
     tenant
         The plan's tenant.
     """
-    redrive = await Redrive.connect(read_settings())
+    redrive = await connect(read_settings())
     await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())
     console.print(f"approved: {plan}; it can be started now, once", markup=False)

@@ -9,21 +9,17 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from redrive import Redrive
 from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
-from redrive.settings import read_settings
 from redrive.starter.cli.command_options import FIRST_PAGE, Giving, PageOptions, asked_by, finish
 from redrive.starter.cli.errors import WrongUsage
-from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.progress import run_output, wait_for_run
-from redrive.starter.cli.runs.views import print_json, print_list, retrying_table, run_json, run_table, runs_table
+from redrive.starter.cli.runs.views import print_json, print_list, run_json, run_table, runs_table
+from redrive.starter.cli.sdk import connect
 from redrive.starter.cli.terminal import Json, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
-from redrive.store.runs.retrying import RetryingFilter
-from redrive.store.runs.retrying import list_retrying as retrying_page
 
 STDIN = "-"
 
@@ -99,7 +95,7 @@ async def start(
     """
     document = parse_payload(_payload_text(source, given.payload, given.file))
     lifetime = given.lifetime
-    async with await Redrive.connect() as redrive:
+    async with await connect() as redrive:
         started = await redrive.start(
             pipeline,
             document,
@@ -156,7 +152,7 @@ async def status(run_id: str, /, *, json: Json = False) -> None:
     run_id
         The run's id, as `redrive run start` and `redrive run list` print it.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     view = await redrive.status(run_id)
     output = await run_output(redrive, run_id, view.status)
     if json:
@@ -193,7 +189,7 @@ async def list_runs(
     limit
         Maximum number of rows.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
     print_list(rows, runs_table, none="no runs", json=json)
 
@@ -215,14 +211,10 @@ async def list_retrying(
     tenant
         Only steps of this tenant.
     """
-    async with open_records(read_settings()) as pool:
-        page = await retrying_page(pool, RetryingFilter(tenant=tenant), shown.limit, shown.cursor)
-    if shown.json:
-        print_json({"retrying": page.rows, "cursor": page.cursor})
-        return
-    console.print(retrying_table(page.rows)) if page.rows else errors.print("nothing is tried again")
-    if page.cursor:
-        errors.print(f"more: --cursor {page.cursor}", markup=False)
+    # Here: the other commands do not read the database.
+    from redrive.starter.cli.runs.retrying import print_retrying  # noqa: PLC0415
+
+    await print_retrying(tenant, shown.limit, shown.cursor, json=shown.json)
 
 
 @app.command
@@ -240,7 +232,7 @@ async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
     reason
         Why; kept in the run's history.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     await redrive.cancel(run_id, reason=reason)
     if json:
         print_json({"run_id": run_id, "requested": "cancel"})
@@ -261,7 +253,7 @@ async def go_on(run_id: str, /, *, how: Giving) -> None:
     run_id
         The run's id.
     """
-    redrive = await Redrive.connect()
+    redrive = await connect()
     view = await redrive.status(run_id)
     if view.status is RunStatus.PARTIAL:
         left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)

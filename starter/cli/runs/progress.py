@@ -2,19 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepState, StepStatus
 from redrive.errors import RunCanceled, RunFailed, Unavailable
 from redrive.starter.cli.errors import RunParked
 from redrive.starter.cli.runs.views import attempts_text, last_error, print_json, run_json, run_table
 from redrive.starter.cli.terminal import console, errors
 
+if TYPE_CHECKING:
+    from redrive import Redrive
+
 
 async def wait_for_run(
-    redrive: Redrive,
+    redrive: "Redrive",
     run_id: str,
     *,
     json: bool,
@@ -38,7 +41,7 @@ async def wait_for_run(
     _judge(view, json=json)
 
 
-async def run_output(redrive: Redrive, run_id: str, status: RunStatus) -> object:
+async def run_output(redrive: "Redrive", run_id: str, status: RunStatus) -> object:
     """Return a run's output; None while there is none."""
     return (await redrive.result(run_id)).output if status is RunStatus.SUCCESS else None
 
@@ -64,7 +67,7 @@ _WAITS_FOR_SOMEBODY = frozenset({RunStatus.DLQ_PENDING, RunStatus.PARTIAL})
 
 
 async def follow(
-    redrive: Redrive, run_id: str, *, quiet: bool = False, begun: Callable[[], Awaitable[bool]] | None = None
+    redrive: "Redrive", run_id: str, *, quiet: bool = False, begun: Callable[[], Awaitable[bool]] | None = None
 ) -> RunView:
     """Show a run's progress and return its last view.
 
@@ -89,7 +92,7 @@ async def follow(
             await asyncio.sleep(INTERVAL)
 
 
-async def _status(redrive: Redrive, run_id: str) -> RunView:
+async def _status(redrive: "Redrive", run_id: str) -> RunView:
     """Return the run's status, however often the server must be asked."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + OUTAGE_TIMEOUT

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
 from redrive.starter.cli.terminal import console, errors
-from redrive.store.runs.retrying import RetryingStep
 
 Row = TypeVar("Row")
 _STYLES = {
@@ -64,7 +63,7 @@ def run_table(view: RunView, output: object = None) -> Group:
     table = Table(*headers, box=None, header_style="bold")
     until = view.closed_at or datetime.now(UTC)
     for step in view.steps:
-        times = (_clock(step.started_at), _took(step, until), _wait(step.next_retry_at))
+        times = (_clock(step.started_at), _took(step, until), wait(step.next_retry_at))
         table.add_row(step.name, status_text(step.status), attempts_text(step), *times, _size(step), last_error(step))
     notes = [Text(note, style="yellow") for note in (view.note,) if note]
     errors = [Text(f"error: {view.error}", style="red")] if view.error else []
@@ -110,18 +109,8 @@ def _fields(schema: dict[str, Any]) -> list[str]:
     return [name if name in required else f"{name}?" for name in schema.get("properties", {})]
 
 
-def retrying_table(rows: Sequence[RetryingStep]) -> Table:
-    """Return a list of steps in retry."""
-    headers = ("run", "step", "pipeline", "tenant", "attempts", "next retry", "last error")
-    table = Table(*headers, box=None, header_style="bold")
-    for row in rows:
-        attempts = f"{row.attempt} of {row.max_attempts}"
-        error = Text(f"{row.category}: {row.error[:160]}")
-        table.add_row(row.run_id, row.step, row.pipeline, row.tenant, attempts, _wait(row.next_at), error)
-    return table
-
-
-def _wait(until: datetime | None) -> str:
+def wait(until: datetime | None) -> str:
+    """Return how long it is until a moment."""
     if until is None:
         return ""
     seconds = (until - datetime.now(UTC)).total_seconds()

@@ -15,7 +15,7 @@ from redrive.console.body_limits import FOR_STRANGERS, FORM_LIMIT
 from redrive.contracts import MIB
 from redrive.documents import PATHS_NAMED
 from tests.conftest import eventually
-from tests.hostile.documents import Document, around, corpus
+from tests.hostile.documents import THINNED, Document, around, corpus
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case, stuck
 
@@ -107,7 +107,9 @@ async def test_no_document_makes_a_5xx(admin: httpx.AsyncClient, case: Case) -> 
     letter = f"{DLQ}/{case.letter('second').workflow_id}"
     met: collections.Counter[int] = collections.Counter()
     for number, document in enumerate(corpus(8 * 1024)):
-        requests = _requests(letter, document)
+        # Every document by some of the ways, every way with some of each family.
+        ways = enumerate(_requests(letter, document))
+        requests = [request for way, request in ways if (number + way) % THINNED == 0]
         if number % 8 == 0:
             # A run that carries it, and parks with it.
             requests.append(("/api/v1/runs", _start(case, document)))
@@ -118,7 +120,7 @@ async def test_no_document_makes_a_5xx(admin: httpx.AsyncClient, case: Case) -> 
             if answer.status_code >= 400:
                 assert answer.json()["detail"], (path, document.name)
                 assert len(answer.content) < 8192, (path, document.name)
-    assert sum(met.values()) > 1500
+    assert sum(met.values()) > 1500 // THINNED
     assert met[201] > 0
     assert met[400] > 0
     assert met[422] > 0

@@ -65,10 +65,14 @@ def test_settings_are_refused_at_the_start_of_a_process() -> None:
         Settings(user_header="x user\n")
 
 
+# Once: each reads the certificates of the machine.
+HTTP = httpx.AsyncClient()
+
+
 @given(st.text(max_size=300) | st.sampled_from(list(BAD.values())))
 def test_what_is_taken_can_be_sent(text: str) -> None:
     """One rule: what the run takes, the HTTP client sends; what the client would refuse, the run refuses."""
-    client = ServiceClient(httpx.AsyncClient(), user_id=text or None, request_id=text or None)
+    client = ServiceClient(HTTP, user_id=text or None, request_id=text or None)
     try:
         RunInput(pipeline="p", correlation_id=text, user_id=text)
     except ValidationError:

@@ -1,0 +1,14 @@
+"""The SDK's client, as the commands use it: imported at the first connection, so that `--help` does not wait for it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redrive import Redrive
+    from redrive.settings import Settings
+
+
+async def connect(settings: "Settings | None" = None) -> "Redrive":
+    """Connect to Temporal by the settings, by default those of the environment."""
+    from redrive.client import Redrive  # noqa: PLC0415
+
+    return await Redrive.connect(settings)

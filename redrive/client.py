@@ -94,6 +94,11 @@ class Redrive:
             approvals=settings.approvals,
         )
 
+    @property
+    def server(self) -> str:
+        """Which Temporal server this is, and which namespace."""
+        return f"{self._client.service_client.config.target_host}, namespace {self._client.namespace}"
+
     async def close(self) -> None:
         """Close the database connection, which the first start with a key opened."""
         if self._claims:

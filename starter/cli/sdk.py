@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from redrive.starter.cli.terminal import errors
+
 if TYPE_CHECKING:
     from redrive import Redrive
     from redrive.settings import Settings
@@ -12,3 +14,11 @@ async def connect(settings: "Settings | None" = None) -> "Redrive":
     from redrive.client import Redrive  # noqa: PLC0415
 
     return await Redrive.connect(settings)
+
+
+async def connect_to_change(settings: "Settings | None" = None) -> "Redrive":
+    """Connect for a command that changes something; a person at a terminal is told where."""
+    redrive = await connect(settings)
+    if errors.is_terminal:
+        errors.print(f"Temporal at {redrive.server}", style="dim", markup=False)
+    return redrive

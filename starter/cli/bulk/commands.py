@@ -6,7 +6,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from redrive import Redrive
 from redrive.bulk import BulkCommand, BulkPlan
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import UnsafeEffects
@@ -19,6 +18,7 @@ from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by,
 from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
 
 Set = Annotated[
@@ -72,7 +72,7 @@ async def plan(
     `redrive bulk plan --fingerprint 0ad588dac293f45a`
     """
     command = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
-    redrive = await Redrive.connect(read_settings())
+    redrive = await connect(read_settings())
     _print_plan(await redrive.bulk.plan(command), json=json)
 
 
@@ -157,7 +157,7 @@ def _print_plan(plan: BulkPlan, *, json: bool) -> None:
 async def _carry_out(command: BulkCommand, how: BulkCommandOptions, reason: str, *, allow_unsafe: bool = False) -> None:
     settings = read_settings()
     who = asked_by(how.by)
-    redrive = await Redrive.connect(settings)
+    redrive = await connect_to_change(settings)
     plan = await redrive.bulk.plan(command)
     if how.dry_run:
         _print_plan(plan, json=how.json)

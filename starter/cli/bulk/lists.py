@@ -16,7 +16,7 @@ from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.sdk import connect
+from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, console, errors
 from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
@@ -171,7 +171,7 @@ async def stop(bulk: Bulk, /, *, how: Controlling) -> None:
 
 async def _control(send: Callable[..., Awaitable[BulkAnswer]], bulk: str, how: Controlling) -> None:
     settings = read_settings()
-    redrive = await connect(settings)
+    redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
         tenant = (await get_bulk(pool, None, bulk)).tenant
     answer = await send(redrive.bulk, bulk, tenant=tenant, requested_by=asked_by(how.by), reason=how.reason)

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from redrive import Redrive
 from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, Restart
 from redrive.settings import read_settings
 from redrive.starter.cli.command_options import Giving, GivingReplay, Letter, finish
 from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
 from redrive.starter.cli.dead_letters.replays import replay_letter
 from redrive.starter.cli.records import named_letter, open_records
+from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import confirm
 from redrive.starter.cli.times import parse_duration
 
@@ -121,7 +121,7 @@ async def restart(letter: Letter, /, *, how: Giving) -> None:
 
 async def _give(letter: str, command: LetterCommand, question: str, how: Giving) -> None:
     settings = read_settings()
-    redrive = await Redrive.connect(settings)
+    redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
         record = await named_letter(pool, letter)
     confirm(question.format(id=record.id), yes=how.yes)

@@ -13,6 +13,7 @@ from redrive.starter.cli.command_options import Giving, finish
 from redrive.starter.cli.records import named_letter, open_records
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import confirm, console, errors, plain
 from redrive.store.dead_letters.models import LetterRecord
 
@@ -20,7 +21,7 @@ from redrive.store.dead_letters.models import LetterRecord
 async def replay_letter(letter: str, command: Replay, how: Giving) -> None:
     """Replay a dead letter, or show what that would do."""
     settings = read_settings()
-    redrive = await Redrive.connect(settings)
+    redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
         record = await named_letter(pool, letter)
         if how.dry_run:

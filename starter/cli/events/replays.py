@@ -23,6 +23,7 @@ from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
+from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import confirm, console, plain
 from redrive.store.events.dead import DeadEventFilter, DeadEventStatus, get_dead_event, list_dead_events
 from redrive.store.events.records import failed_projections
@@ -108,7 +109,7 @@ async def replay_events(chosen: EventSelection, command: Replay, how: Giving) ->
     """Replay the selection, or show what that would be."""
     settings = read_settings()
     client = await connect_temporal(settings)
-    async with await Redrive.connect(settings) as redrive, Database(database_url(settings), max_size=4) as database:
+    async with await connect_to_change(settings) as redrive, Database(database_url(settings), max_size=4) as database:
         with database_errors():
             replays = make_replays(client, redrive, database, settings, read_environment(EventSettings))
             actions = await _actions(chosen, command, replays, await database.pool())

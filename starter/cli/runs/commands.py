@@ -17,7 +17,7 @@ from redrive.starter.cli.command_options import FIRST_PAGE, Giving, PageOptions,
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.progress import run_output, wait_for_run
 from redrive.starter.cli.runs.views import print_json, print_list, run_json, run_table, runs_table
-from redrive.starter.cli.sdk import connect
+from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
 
@@ -95,7 +95,7 @@ async def start(
     """
     document = parse_payload(_payload_text(source, given.payload, given.file))
     lifetime = given.lifetime
-    async with await connect() as redrive:
+    async with await connect_to_change() as redrive:
         started = await redrive.start(
             pipeline,
             document,
@@ -232,7 +232,7 @@ async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
     reason
         Why; kept in the run's history.
     """
-    redrive = await connect()
+    redrive = await connect_to_change()
     await redrive.cancel(run_id, reason=reason)
     if json:
         print_json({"run_id": run_id, "requested": "cancel"})
@@ -253,7 +253,7 @@ async def go_on(run_id: str, /, *, how: Giving) -> None:
     run_id
         The run's id.
     """
-    redrive = await connect()
+    redrive = await connect_to_change()
     view = await redrive.status(run_id)
     if view.status is RunStatus.PARTIAL:
         left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)

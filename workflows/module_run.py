@@ -87,6 +87,8 @@ class ModuleRun:
         self._error: str | None = None
         self._letters: RunLetters | None = None
         self._inbox: deque[RunCommand] = deque()
+        # A run that was parked when its history was cut short has reported it before.
+        self._is_reported = True
         self._asked_to_report = False
         self._told_to_continue = False
         self._refused: str | None = None
@@ -256,11 +258,13 @@ class ModuleRun:
         while (index := next_step(self._state)) is not None:
             step = self._state.steps[index]
             self._stop_if_canceled()
-            self._continue_as_new_if_long(run)
-            await self._run_step(run, steps[index], step)
+            if step.status is not StepStatus.DLQ:
+                self._continue_as_new_if_long(run)
+                await self._run_step(run, steps[index], step)
+                self._is_reported = False
             if step.status is StepStatus.DLQ:
                 self._stop_if_canceled()
-                await self._park(steps, step, letters)
+                await self._park(run, steps, step, letters)
                 continue
             await letters.succeeded(step.name)
             if self._state.stop_after == step.name:
@@ -347,7 +351,7 @@ class ModuleRun:
         result: StepResult = await handle
         return result
 
-    async def _park(self, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
+    async def _park(self, run: RunInput, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
         """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""
         if step.failure is None:
             return
@@ -356,13 +360,16 @@ class ModuleRun:
         self._error = f"step {step.name!r} failed ({step.failure.category}): {step.failure.message}"
         self._upsert(RunStatus.DLQ_PENDING, step.failure.category, step.name)
         self._describe()
-        self._asked_to_report = False
-        await letters.report(snapshot, step.failure)
-        await letters.blocked(step.name)
+        if not self._is_reported:
+            self._asked_to_report = False
+            await letters.report(snapshot, step.failure)
+            await letters.blocked(step.name)
         while step.status is StepStatus.DLQ:
-            await workflow.wait_condition(lambda: bool(self._inbox) or self._asked_to_report)
+            await workflow.wait_condition(lambda: bool(self._inbox) or self._asked_to_report or self._is_long())
             if self._inbox:
                 await self._carry_out(self._inbox.popleft(), steps, step, letters)
+            elif not self._asked_to_report:
+                self._continue_as_new_if_long(run)
             else:
                 self._asked_to_report = False
                 await letters.report(snapshot, step.failure, again=True)
@@ -446,8 +453,11 @@ class ModuleRun:
             raise asyncio.CancelledError
 
     def _continue_as_new_if_long(self, run: RunInput) -> None:
-        if workflow.info().is_continue_as_new_suggested() and not self._inbox and workflow.all_handlers_finished():
+        if self._is_long() and not self._inbox:
             workflow.continue_as_new(run.model_copy(update={"state": self._state}))
+
+    def _is_long(self) -> bool:
+        return workflow.info().is_continue_as_new_suggested() and workflow.all_handlers_finished()
 
     async def _cancel(self) -> None:
         self._status = RunStatus.CANCELED

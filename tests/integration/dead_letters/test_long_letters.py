@@ -35,3 +35,22 @@ async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> N
     assert (await case.record() or {})["status"] == LetterStatus.PENDING
     await case.works_still()
     await case.until_letter("second", LetterStatus.REPLAYED)
+
+
+async def test_a_parked_run_that_gets_many_signals_cuts_its_history_short(case: Case) -> None:
+    """It stays parked at the same step and cycle, and takes the command that comes then."""
+    await case.park("second")
+    run = case.temporal.get_workflow_handle(case.run_id)
+    began = (await run.describe()).run_id
+    for number in range(6):
+        await run.signal(Verb.REPLAY, wording(request_id=f"heavy-{number}", reason="x" * 900_000))
+
+    async def cut_short() -> bool:
+        description = await run.describe()
+        return description.run_id != began and description.raw_description.workflow_execution_info.history_length < 100
+
+    await eventually(cut_short)
+    assert (await case.record() or {})["cycle"] == 1
+    assert (await case.record() or {})["status"] == LetterStatus.PENDING
+    await case.works_still()
+    await case.until_letter("second", LetterStatus.REPLAYED)

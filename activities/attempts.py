@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from redrive.categories import Category
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, Attempt
-from redrive.errors import Category
 
 _ATTEMPTS = TypeAdapter(list[Attempt])
 

@@ -24,7 +24,7 @@ from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.runs.commands import put_continue
 
 log = get_logger(__name__)

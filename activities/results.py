@@ -9,9 +9,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from redrive.activities.attempts import to_details
+from redrive.categories import Category
 from redrive.contracts import RESULT_LIMIT, Attempt
 from redrive.documents import json_problem, number_problem
-from redrive.errors import Category, Terminal
+from redrive.errors import Terminal
 from redrive.modules import Module
 
 

@@ -26,6 +26,7 @@ from redrive.activities.error_texts import error_text, redacted_stack, redacted_
 from redrive.activities.results import packed_result, plain_result
 from redrive.activities.step_records import Retries, once, write_projection
 from redrive.activities.step_slots import StepSlots
+from redrive.categories import Category
 from redrive.classify import Classification, classify
 from redrive.contracts import (
     Activity,
@@ -34,7 +35,7 @@ from redrive.contracts import (
     StepInput,
 )
 from redrive.documents import validation_sentence
-from redrive.errors import Category, Terminal
+from redrive.errors import Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.logs import get_logger

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
+from redrive.categories import Category
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, Attempt, StepInput
-from redrive.errors import Category, RedriveError, Transient
+from redrive.errors import RedriveError, Transient
 from redrive.logs import get_logger
 from redrive.postgres.circuit_breaker import CircuitBreaker
 from redrive.postgres.database import DATABASE_ERRORS, Database

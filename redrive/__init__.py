@@ -7,10 +7,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from redrive.categories import Category
     from redrive.client import Redrive
     from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
     from redrive.errors import (
-        Category,
         IdempotencyMismatch,
         InvalidInput,
         OutcomeUnknown,
@@ -82,10 +82,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "redrive.categories": ("Category",),
     "redrive.client": ("Redrive",),
     "redrive.contracts": ("RunResult", "RunStatus", "RunView", "StartedRun", "StepStatus"),
     "redrive.errors": (
-        "Category",
         "IdempotencyMismatch",
         "InvalidInput",
         "OutcomeUnknown",

@@ -31,7 +31,8 @@ import httpx
 import pydantic
 from pydantic_core import PydanticSerializationError
 
-from redrive.errors import Category, InvalidInput, StepError, Terminal, TooLarge, Transient, Unavailable
+from redrive.categories import Category
+from redrive.errors import InvalidInput, StepError, Terminal, TooLarge, Transient, Unavailable
 from redrive.policy import RetryPolicy
 
 LONGEST_RETRY_AFTER: Final = timedelta(days=365)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.header_values import HeaderText
 from redrive.moments import Moment
 from redrive.policy import RetryPolicy

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
+from redrive.categories import Category
 from redrive.contracts import (
     PAYLOAD_LIMIT,
     FailedCycle,
@@ -23,7 +24,6 @@ from redrive.contracts import (
     StepState,
     Text255,
 )
-from redrive.errors import Category
 from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 

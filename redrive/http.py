@@ -20,9 +20,10 @@ import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import from_json, to_jsonable_python
 
+from redrive.categories import Category
 from redrive.classify import category_of, category_of_status, retry_after_of
 from redrive.contracts import MIB
-from redrive.errors import Category, ServiceError, Terminal
+from redrive.errors import ServiceError, Terminal
 from redrive.header_values import header_problem
 from redrive.logs import Log, get_logger
 from redrive.network import PRIVATE, GuardedTransport

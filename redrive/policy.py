@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from redrive.errors import TRANSIENT_CATEGORIES, Category
+from redrive.categories import TRANSIENT_CATEGORIES, Category
 
 # Temporal silently drops a next_retry_delay of zero and falls back to its own backoff.
 SHORTEST_DELAY = timedelta(milliseconds=1)

@@ -20,7 +20,7 @@ from redrive.postgres.tenancy import Pool
 from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
 from redrive.store.dead_letters.lists import get_letter, open_letters
 from redrive.store.dead_letters.models import LetterRow
-from redrive.store.dead_letters.transitions import put_orphaned, put_outcome
+from redrive.store.dead_letters.records import put_orphaned, put_outcome
 from redrive.visibility import runs_query, summary
 
 # How long a record, or a run's last report, may be on its way.

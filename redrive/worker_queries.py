@@ -7,8 +7,9 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from redrive.categories import Category
 from redrive.contracts import Workflow
-from redrive.errors import Category, InvalidInput, Unavailable
+from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_run_id
 
 # A server that accepts connections but does not answer would block a caller for half a minute.

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
+from redrive.categories import Category
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
-from redrive.errors import Category
 from redrive.fairness import CROWDED_OUT
 
 _CATEGORIES = frozenset(Category)

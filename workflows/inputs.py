@@ -14,10 +14,11 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from redrive.categories import Category
 from redrive.contracts import MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import COMMAND_LIMIT, COMMANDS, PROBLEM_LIMIT, Command, Verb
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
-from redrive.errors import Category, InvalidInput, TooLarge
+from redrive.errors import InvalidInput, TooLarge
 from redrive.header_values import header_problem
 
 M = TypeVar("M", bound=BaseModel)

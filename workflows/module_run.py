@@ -12,6 +12,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from redrive.categories import Category
     from redrive.contracts import (
         Activity,
         Query,
@@ -46,7 +47,6 @@ with workflow.unsafe.imports_passed_through():
         Verb,
     )
     from redrive.documents import json_size
-    from redrive.errors import Category
     from redrive.fairness import overflow_queue, turn_of
     from redrive.policy import SHORTEST_DELAY
     from redrive.visibility import search_attributes, shown_value, updates

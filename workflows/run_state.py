@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from redrive.categories import Category
 from redrive.contracts import (
     DOCUMENT_LIMIT,
     PAYLOAD_LIMIT,
@@ -18,7 +19,6 @@ from redrive.contracts import (
 )
 from redrive.dead_letters import Discard, LetterCommand, Mode, Replay, Resolve, Restart
 from redrive.documents import json_size, patched, step_input, validation_sentence
-from redrive.errors import Category
 from redrive.policy import RetryPolicy
 
 

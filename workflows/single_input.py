@@ -11,7 +11,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from redrive.errors import Category
+from redrive.categories import Category
 
 
 class OneInput(Interceptor):

@@ -17,7 +17,8 @@ from redrive.console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set
 from redrive.console.oidc import FLOW_LASTS, Flow, Provider
 from redrive.console.problems import Refusal
 from redrive.console.web.routes import PageRoute, sign_in_page
-from redrive.store.access.sessions import close_session, open_link_session, open_member_session, open_token_session
+from redrive.store.access.sessions import close_session, open_member_session, open_token_session
+from redrive.store.access.sign_in_links import open_link_session
 
 router = APIRouter(tags=["signing in"], include_in_schema=False, route_class=PageRoute)
 HOME: Final = "/"

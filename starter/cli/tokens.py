@@ -21,7 +21,7 @@ from redrive.starter.cli.terminal import Json, console, errors, plain
 from redrive.starter.cli.times import parse_duration
 from redrive.starter.stack.first_token import Logins, link_address, sign_in_link
 from redrive.starter.stack.state import StateDirectory, find_running
-from redrive.store.access.sessions import create_link
+from redrive.store.access.sign_in_links import create_link
 from redrive.store.access.tokens import (
     NewToken,
     TokenRequest,

@@ -10,7 +10,7 @@ from redrive.postgres.database import Database
 from redrive.postgres.pool import ACCESS_ROLE
 from redrive.starter.cli.command_options import own_person
 from redrive.starter.stack.state import write_private
-from redrive.store.access.sessions import create_link
+from redrive.store.access.sign_in_links import create_link
 from redrive.store.access.tokens import TokenRequest, create_owner_token, token_principal
 
 _LASTS: Final = timedelta(days=365)

@@ -18,9 +18,9 @@ import asyncpg
 from asyncpg.connection import LoggedQuery
 from pydantic_core import to_json
 
+from redrive.categories import Category
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterFilter, LetterStatus
-from redrive.errors import Category
 from redrive.postgres.connection import connect
 from redrive.postgres.paging import Place, write_cursor
 from redrive.postgres.pool import open_pool

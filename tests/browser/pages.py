@@ -19,7 +19,7 @@ from redrive.console.app import build_app
 from redrive.postgres.pool import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.access.sessions import create_link
+from redrive.store.access.sign_in_links import create_link
 from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case

@@ -7,9 +7,9 @@ from playwright.async_api import Page, expect
 
 from redrive import RunStatus
 from redrive.access import Right, Role
+from redrive.categories import Category
 from redrive.dead_letters import LetterStatus
-from redrive.errors import Category
-from redrive.store.dead_letters.transitions import record_exhausted
+from redrive.store.dead_letters.records import record_exhausted
 from tests.browser.pages import PATIENCE, Pages, case_of, press, serious_violations
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case

@@ -18,9 +18,10 @@ from redrive import Redrive
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.labels import Labels
 from redrive.bridges.redis.stream import EVENT_LIMIT
+from redrive.categories import TRANSIENT_CATEGORIES, Category
 from redrive.classify import classify
 from redrive.contracts import ERROR_TEXT_LIMIT
-from redrive.errors import TRANSIENT_CATEGORIES, Category, InvalidInput, TooLarge
+from redrive.errors import InvalidInput, TooLarge
 from redrive.events import Envelope, event_document, event_id_for, parse_envelope, pipeline_for
 from redrive.logs import get_logger
 from redrive.policy import EVENT

@@ -7,13 +7,13 @@ from fastapi import Request, Response
 from pydantic import BeforeValidator, ConfigDict
 
 from redrive.access import Principal, Right
+from redrive.categories import Category
 from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.charts import strip
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
 from redrive.dead_letters import MAX_REPLAYS, LetterFilter, LetterStatus
-from redrive.errors import Category
 from redrive.moments import Moment
 from redrive.policy import RetryPolicy
 from redrive.store.approvals import Approval, list_approvals

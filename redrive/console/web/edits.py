@@ -189,7 +189,7 @@ async def plan(request: Request, app_state: TheAppState, caller: Operator, tenan
     return show(
         request,
         caller,
-        "plan.html",
+        "replay_plan.html",
         letter=record,
         draft=draft,
         check=check,

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from markupsafe import Markup, escape
 from pydantic_core import to_json
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.levels import levels
 from redrive.redaction.redactor import MARK
 

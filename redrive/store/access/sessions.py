@@ -1,14 +1,11 @@
-"""Sessions of browsers, links that sign in once, and the consoles' signing key. Of a secret, the hash is stored."""
+"""Sessions of browsers, and the consoles' signing key. Of a secret, the hash is stored."""
 
 from datetime import timedelta
-from typing import Final
 
 from redrive.access import Principal
 from redrive.postgres.tenancy import Pool
 from redrive.postgres.text import clean
 from redrive.store.access.tokens import hashed, new_secret, principal
-
-LINK_LASTS: Final = timedelta(hours=1)
 
 
 async def open_token_session(pool: Pool, token: str, lasts: timedelta) -> str | None:
@@ -22,20 +19,6 @@ async def open_member_session(pool: Pool, subject: str, lasts: timedelta) -> str
     """Sign a browser in as a member whom the identity provider authenticated. None: no active member."""
     secret = new_secret("")
     done = await pool.fetchval("SELECT open_member_session($1, $2, $3)", clean(subject), hashed(secret), lasts)
-    return secret if done else None
-
-
-async def open_link_session(pool: Pool, link: str, lasts: timedelta) -> str | None:
-    """Sign a browser in with a one-time link, which this uses up. None: it was used, or has expired."""
-    secret = new_secret("")
-    done = await pool.fetchval("SELECT open_link_session($1, $2, $3)", hashed(link), hashed(secret), lasts)
-    return secret if done else None
-
-
-async def create_link(pool: Pool, token: str) -> str | None:
-    """Create a link that signs a browser in once, as the holder of this token. None: the token is not valid."""
-    secret = new_secret("")
-    done = await pool.fetchval("SELECT put_link($1, $2, $3)", hashed(token), hashed(secret), LINK_LASTS)
     return secret if done else None
 
 

@@ -21,7 +21,7 @@ from redrive.dead_letters import (
 from redrive.postgres.tenancy import Connection, Pool, transaction
 from redrive.postgres.text import clean, clean_or_none
 from redrive.store.audit.log import Action, Entry, write
-from redrive.store.dead_letters.rows import before, changing, mark_orphaned
+from redrive.store.dead_letters.locked_rows import before, changing, mark_orphaned
 from redrive.store.keys.generations import follow_restart
 
 REFUSALS_TOLD: Final = 50

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from redrive.categories import Category
 from redrive.dead_letters import LetterFilter, LetterStatus
-from redrive.errors import Category, InvalidInput
+from redrive.errors import InvalidInput
 from redrive.postgres.paging import Query, check_limit, select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading

@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import Field
 
+from redrive.categories import Category
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterId, LetterStatus, Mode
-from redrive.errors import Category
 from redrive.postgres.records import Record
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.events import dead_event_id_for
 from redrive.postgres.paging import Page, Query
 from redrive.postgres.records import Record

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, cut, read_cursor, select
 from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Executor, Pool, reading, transaction

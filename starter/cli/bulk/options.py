@@ -12,7 +12,7 @@ from redrive.bulk import BulkCommand, BulkVerb
 from redrive.contracts import DEFAULT_TENANT
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput
-from redrive.starter.cli.dead_letters.options import LetterOptions
+from redrive.starter.cli.dead_letters.selection import LetterOptions
 
 
 @Parameter(name="*")

@@ -12,7 +12,7 @@ from redrive.errors import Unavailable
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.command_options import FIRST_PAGE, Letter, PageOptions
-from redrive.starter.cli.dead_letters.options import LetterOptions
+from redrive.starter.cli.dead_letters.selection import LetterOptions
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
 from redrive.starter.cli.records import database_errors, find_story, named_letter, open_records
 from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_TIMEOUT

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from redrive.categories import Category
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterStatus
-from redrive.errors import Category
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
 from redrive.starter.cli.terminal import plain

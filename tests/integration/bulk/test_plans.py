@@ -7,17 +7,10 @@ import pytest
 
 from redrive import InvalidInput, Redrive, Registry
 from redrive.bulk import BulkStatus, PlannedStep
+from redrive.categories import Category
 from redrive.contracts import Effect
 from redrive.dead_letters import LetterSelection, Mode
-from redrive.errors import (
-    ApprovalNeeded,
-    ApprovalNotFound,
-    BulkRefused,
-    Category,
-    PlanChanged,
-    SameApprover,
-    UnsafeEffects,
-)
+from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, PlanChanged, SameApprover, UnsafeEffects
 from redrive.settings import Settings
 from redrive.worker import running_worker
 from tests.integration.bulk.lab import WHO, Case, register

@@ -4,7 +4,7 @@ import json
 import uuid
 from typing import Any
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.events import Envelope
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.store.events.dead import NewDeadEvent, put_dead_event

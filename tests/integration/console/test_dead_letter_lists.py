@@ -5,7 +5,7 @@ import re
 import httpx
 
 from redrive.postgres.tenancy import Pool
-from redrive.store.dead_letters.transitions import record_exhausted
+from redrive.store.dead_letters.records import record_exhausted
 from tests.integration.store.letters import exhausted, new_letter, new_tenant
 
 

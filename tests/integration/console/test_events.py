@@ -20,7 +20,7 @@ from redrive.starter.stack.state import StackInfo
 from redrive.store.access.members import put_member
 from redrive.store.access.tokens import list_tokens, revoke_token
 from redrive.store.audit.lists import Change
-from redrive.store.dead_letters.transitions import put_orphaned, record_exhausted
+from redrive.store.dead_letters.records import put_orphaned, record_exhausted
 from tests.conftest import eventually, owner_url
 from tests.integration.console.conftest import MakeToken, served
 from tests.integration.console.issuer import CLIENT, serving_issuer

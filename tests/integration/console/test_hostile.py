@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from redrive.access import Role
 from redrive.postgres.tenancy import Pool, reading, transaction
 from redrive.store.access.tokens import list_tokens
-from redrive.store.dead_letters.transitions import record_exhausted
+from redrive.store.dead_letters.records import record_exhausted
 from redrive.store.runs.retrying import put_retrying
 from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of

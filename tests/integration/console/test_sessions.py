@@ -12,7 +12,8 @@ from redrive.console.app import build_app
 from redrive.console.cookies import SESSION
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.access.sessions import create_link, open_token_session
+from redrive.store.access.sessions import open_token_session
+from redrive.store.access.sign_in_links import create_link
 from redrive.store.access.tokens import list_tokens, revoke_token
 from tests.integration.console.conftest import ADDRESS, MakeToken, client_of
 

@@ -14,10 +14,10 @@ from temporalio.client import Client
 from redrive import Registry, RunStatus
 from redrive.activities.dead_letter_records import LetterRecords
 from redrive.activities.follow_ups import FollowUps
+from redrive.categories import Category
 from redrive.connection import owner_database_url
 from redrive.contracts import ALERT_WINDOW, Attempt, FailedCycle
 from redrive.dead_letters import Exhausted, FollowUp, LetterId, LetterStatus, Verb
-from redrive.errors import Category
 from redrive.metrics import Metrics
 from redrive.policy import STEP
 from redrive.postgres.database import Database

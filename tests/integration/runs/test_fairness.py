@@ -10,7 +10,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, Transient
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.fairness import overflow_queue
 from redrive.settings import Settings
 from redrive.weights import keep_weights

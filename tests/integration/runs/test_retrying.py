@@ -13,8 +13,8 @@ from temporalio.testing import ActivityEnvironment
 
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, Terminal, Transient
 from redrive.activities.keys import KeyActivities
+from redrive.categories import Category
 from redrive.connection import database_url
-from redrive.errors import Category
 from redrive.postgres.circuit_breaker import CircuitBreaker
 from redrive.postgres.database import Database
 from redrive.postgres.pool import open_pool

@@ -7,8 +7,9 @@ import uuid
 import pytest
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunNotFound, RunStatus, Unavailable
+from redrive.categories import Category
 from redrive.contracts import PAYLOAD_LIMIT, RESULT_LIMIT, StepStatus
-from redrive.errors import Category, TooLarge, UnknownPipeline
+from redrive.errors import TooLarge, UnknownPipeline
 from tests.conftest import Running, WorkerFactory
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_until_settled
 

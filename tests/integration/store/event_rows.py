@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
+from redrive.categories import Category
 from redrive.contracts import StepInput, StepSnapshot
 from redrive.dead_letters import Replay
-from redrive.errors import Category
 from redrive.events import Envelope
 from redrive.policy import EVENT
 from redrive.postgres.tenancy import Pool

@@ -4,6 +4,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from redrive.categories import Category
 from redrive.contracts import Attempt, FailedCycle
 from redrive.dead_letters import (
     Answer,
@@ -17,7 +18,6 @@ from redrive.dead_letters import (
     Resolve,
     status_after,
 )
-from redrive.errors import Category
 from redrive.policy import STEP
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

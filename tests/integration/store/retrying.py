@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.errors import Category
+from redrive.categories import Category
 from redrive.store.runs.retrying import RetryingStep
 
 

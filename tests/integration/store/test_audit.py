@@ -9,7 +9,7 @@ import pytest
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.store.audit.log import Action, Entry, Proof, verify, write
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, no, replay
 from tests.integration.store.test_dead_letters import Owner
 

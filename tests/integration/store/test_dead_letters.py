@@ -25,7 +25,7 @@ from redrive.dead_letters import (
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
 from redrive.store.audit.log import Action, verify
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import audit_trail, get_letter
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord
 from redrive.store.runs import rows as runs

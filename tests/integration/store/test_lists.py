@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from redrive.categories import Category
 from redrive.contracts import RunStatus, RunSummary
 from redrive.dead_letters import LetterFilter, LetterId, LetterStatus
-from redrive.errors import Category, InvalidInput
+from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
 from redrive.store.dead_letters import lists as dead_letter_lists
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.figures import groups, stats
 from redrive.store.dead_letters.lists import get_letter, list_letters, open_letters
 from redrive.store.dead_letters.models import LetterRow

@@ -16,7 +16,7 @@ from redrive.postgres.tenancy import Connection, Session, transaction
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
 from redrive.starter.stack.state import StackInfo
-from redrive.store.dead_letters.transitions import record_exhausted
+from redrive.store.dead_letters.records import record_exhausted
 from redrive.store.migrate import MigrationError, migrate
 from tests.conftest import access_url, owner_url
 from tests.integration.store.letters import exhausted, new_letter, new_tenant

@@ -15,7 +15,7 @@ from redrive.postgres.tenancy import Pool, transaction
 from redrive.retention import Kind, RetentionSettings
 from redrive.store.audit.heads import Head, Match, compare, read_head
 from redrive.store.audit.log import verify
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import total
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
 from redrive.store.runs.rows import put_finished

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redrive.bulk import BulkCommand, BulkPlan, BulkStart
+from redrive.categories import Category
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
-from redrive.errors import Category
 from redrive.keys import new_request_id
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.store.bulk.members import find_members
 from redrive.store.bulk.operations import open_bulk
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import list_letters
 from redrive.store.dead_letters.models import LetterRow
 from tests.integration.store.letters import START, discard, exhausted, new_letter, new_tenant, replay, yes

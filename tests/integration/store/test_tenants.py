@@ -19,7 +19,7 @@ from redrive.postgres.tenancy import Connection, Pool, transaction
 from redrive.store.access.sessions import signing_key
 from redrive.store.approvals import ask_plan_approval
 from redrive.store.bulk.operations import open_bulk
-from redrive.store.dead_letters import transitions as dead_letters
+from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.commands import put_malformed
 from redrive.store.messages.dead import put_dead
 from redrive.store.messages.retry_queue import put_retries

@@ -8,8 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from redrive.activities.alerts import AlertActivities
+from redrive.categories import Category
 from redrive.dead_letters import Alert, LetterId
-from redrive.errors import Category, ServiceError
+from redrive.errors import ServiceError
 from redrive.settings import AlertSettings
 
 ALERT = Alert(

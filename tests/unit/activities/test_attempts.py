@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.activities.attempts import earlier_attempts, to_details, with_attempt
+from redrive.categories import Category
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, Attempt
-from redrive.errors import Category
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

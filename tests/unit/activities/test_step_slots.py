@@ -13,8 +13,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import SlotReleaseContext, SlotReserveContext
 
 from redrive.activities.step_slots import StepSlots
+from redrive.categories import Category
 from redrive.contracts import Attempt
-from redrive.errors import Category
 from redrive.fairness import CROWDED_OUT, is_welcome, overflow_queue, slots_to_reserve
 
 QUEUE = "redrive"

@@ -5,21 +5,14 @@ from typing import Any
 
 import pytest
 
+from redrive.categories import Category
 from redrive.console.approvals import is_edit, plan_hash
 from redrive.console.metrics import RequestMetrics
 from redrive.console.problems import refusal_of
 from redrive.console.rate_limits import RateLimiter
 from redrive.console.sign_in import local_path
 from redrive.dead_letters import Discard, LetterStatus, Replay, Resolve
-from redrive.errors import (
-    Category,
-    IdempotencyMismatch,
-    InvalidInput,
-    OutcomeUnknown,
-    RedriveError,
-    RunNotFound,
-    Unavailable,
-)
+from redrive.errors import IdempotencyMismatch, InvalidInput, OutcomeUnknown, RedriveError, RunNotFound, Unavailable
 from redrive.store.dead_letters.models import LetterRecord
 
 WHO = {"request_id": "r1", "requested_by": "ada", "reason": "why"}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.categories import Category
 from redrive.console.web.timeline import LONGEST_BREAK, step_bars
 from redrive.contracts import Attempt, StepState
-from redrive.errors import Category
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 LENGTHS = st.floats(0, 1e6)

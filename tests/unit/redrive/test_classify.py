@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from redrive.categories import Category
 from redrive.classify import (
     LONGEST_RETRY_AFTER,
     category_of_sqlstate,
@@ -23,7 +24,7 @@ from redrive.classify import (
     parse_retry_after,
     retry_after_of,
 )
-from redrive.errors import Category, InvalidInput, ServiceError, StepError, Terminal, TooLarge, Transient, Unavailable
+from redrive.errors import InvalidInput, ServiceError, StepError, Terminal, TooLarge, Transient, Unavailable
 from redrive.policy import EVENT, STEP
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

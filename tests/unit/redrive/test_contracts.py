@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from redrive import STEP, RunStatus
+from redrive.categories import TERMINAL_CATEGORIES, TRANSIENT_CATEGORIES, Category
 from redrive.contracts import STEP_LIMIT, Attempt, FailedCycle, RunInput, RunState, StepSnapshot, StepState
-from redrive.errors import TERMINAL_CATEGORIES, TRANSIENT_CATEGORIES, Category
 
 ATTEMPTS = st.builds(Attempt, at=st.datetimes(timezones=st.just(UTC)))
 CYCLES = st.builds(FailedCycle, attempts=st.lists(ATTEMPTS, max_size=2))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.categories import Category
 from redrive.contracts import ERROR_TEXT_LIMIT, FailedCycle
-from redrive.errors import Category
 from redrive.fingerprints import fingerprint
 
 

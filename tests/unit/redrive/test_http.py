@@ -16,7 +16,8 @@ from pydantic import BaseModel, SecretStr
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
-from redrive.errors import Category, ServiceError, Terminal
+from redrive.categories import Category
+from redrive.errors import ServiceError, Terminal
 from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, ServiceClient, ServiceResponse
 from redrive.policy import NoJitter, RetryPolicy
 from redrive.settings import ServiceSettings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redrive.errors import TRANSIENT_CATEGORIES, Category
+from redrive.categories import TRANSIENT_CATEGORIES, Category
 from redrive.policy import (
     EVENT,
     MESSAGE,

@@ -11,8 +11,9 @@ import structlog
 from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
+from redrive.categories import Category
 from redrive.classify import Classification
-from redrive.errors import Category, ServiceError, Terminal, Transient
+from redrive.errors import ServiceError, Terminal, Transient
 from redrive.logs import Log
 from redrive.policy import Curve, NoJitter, RetryPolicy
 from redrive.retry import RetryAttempt, with_retry

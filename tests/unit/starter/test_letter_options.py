@@ -9,7 +9,7 @@ import pytest
 from redrive.dead_letters import LetterSelection
 from redrive.errors import InvalidInput
 from redrive.starter.cli.bulk.options import BulkLetters
-from redrive.starter.cli.dead_letters.options import LetterOptions
+from redrive.starter.cli.dead_letters.selection import LetterOptions
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 
 from redrive import StepStatus
+from redrive.categories import Category
 from redrive.contracts import Attempt, StepState
-from redrive.errors import Category
 from redrive.workflows.attempts import drop_oldest_attempts
 
 ENTRY = Attempt(

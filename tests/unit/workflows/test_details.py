@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from redrive import RunStatus, StepStatus
 from redrive.bulk import BulkCommand, BulkControlInput, BulkProgress, BulkStart, BulkStatus
+from redrive.categories import Category
 from redrive.contracts import FailedCycle, RunInput, StepState
 from redrive.dead_letters import LetterId, LetterState, LetterStatus, Mode, Replay, Verb
-from redrive.errors import Category
 from redrive.workflows.details import bulk_details, escape, letter_details, run_details
 
 COMMAND = RunInput(pipeline="orders", tenant="acme")

@@ -8,8 +8,8 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState, ServerError, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
+from redrive.categories import Category
 from redrive.contracts import ERROR_TEXT_LIMIT, Attempt, AttemptError, StepState
-from redrive.errors import Category
 from redrive.workflows.failures import failed_cycle
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -26,7 +26,7 @@ from redrive.postgres.tenancy import Pool, transaction
 from redrive.postgres.text import clean, json_text
 from redrive.store.audit.log import Action, Entry, write
 from redrive.store.dead_letters.commands import first_answer, proof_of, put_accepted, put_malformed, put_refused
-from redrive.store.dead_letters.rows import before, changing, mark_orphaned, read, state
+from redrive.store.dead_letters.locked_rows import before, changing, mark_orphaned, read, state
 
 __all__ = [
     "Recorded",

@@ -7,9 +7,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from pydantic import ValidationError
 
+from redrive.categories import Category
 from redrive.dead_letters import LetterSelection
 from redrive.documents import validation_sentence
-from redrive.errors import Category, InvalidInput
+from redrive.errors import InvalidInput
 from redrive.starter.cli.times import parse_moment
 
 

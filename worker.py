@@ -47,6 +47,7 @@ from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.postgres.database import Database
 from redrive.processes.program import run_program, say_ready, until_signalled
 from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
+from redrive.published_catalogs import Publication
 from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
@@ -238,13 +239,36 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
                 settings.max_concurrent_steps,
                 slots_to_reserve(settings.max_concurrent_steps, settings.reserved_steps),
             )
-            async with build_worker(tools, slots) as worker, build_overflow_worker(tools, slots):
+            async with (
+                _published(tools),
+                build_worker(tools, slots) as worker,
+                build_overflow_worker(tools, slots),
+            ):
                 gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
                 try:
                     yield worker
                 finally:
                     if gauges:
                         gauges.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _published(tools: Tools) -> AsyncIterator[None]:
+    """Publish what this worker can run, before it takes its first task if the database answers by then."""
+    settings = tools.settings
+    publication = Publication(
+        tools.database.deadline_pool,
+        tools.registry,
+        namespace=tools.client.namespace,
+        task_queue=settings.task_queue,
+        build_id=settings.build_id,
+    )
+    keeping = asyncio.create_task(publication.keep())
+    try:
+        await publication.tried.wait()
+        yield
+    finally:
+        keeping.cancel()
 
 
 def _runtime(settings: Settings) -> Runtime | None:

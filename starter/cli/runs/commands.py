@@ -18,7 +18,7 @@ from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.progress import run_output, wait_for_run
+from redrive.starter.cli.runs.progress import run_output, tell_if_no_worker, wait_for_run
 from redrive.starter.cli.runs.views import print_json, retrying_table, run_json, run_table, runs_table
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
 from redrive.starter.cli.times import parse_duration
@@ -47,7 +47,7 @@ async def start(
     wait: bool = False,
     json: Json = False,
 ) -> None:
-    """Start a run of PIPELINE and print its id.
+    """Start a run of PIPELINE and print its id. Without a worker the run waits for one, and this says so.
 
     **Examples**
 
@@ -93,6 +93,8 @@ async def start(
             correlation_id=correlation_id,
             user_id=user,
         )
+    if not started.status.closed:
+        await tell_if_no_worker(redrive)
     if wait:
         await wait_for_run(redrive, started.run_id, json=json)
     elif json:

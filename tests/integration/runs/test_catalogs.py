@@ -12,15 +12,14 @@ from pydantic import BaseModel, Field, model_validator
 from temporalio.client import Client
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunFailed, RunStatus
-from redrive.connection import database_url
 from redrive.errors import UnknownPipeline
-from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.postgres.deadline_pool import DeadlinePool
-from redrive.published_catalogs import Publication, PublishedCatalogs
+from redrive.published_catalogs import PublishedCatalogs
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
 from tests.conftest import WorkerFactory, eventually, owner_url
+from tests.integration.runs.catalogs import new_caller, publish
 from tests.integration.runs.samples import Number, add_good_pipeline
 
 LONGEST = timedelta(seconds=3)
@@ -80,27 +79,9 @@ async def caller(settings: Settings, temporal: Client) -> AsyncIterator[Redrive]
         yield redrive
 
 
-def new_caller(settings: Settings, temporal: Client) -> Redrive:
-    claims = PostgresClaims(database_url(settings), max_size=4)
-    catalogs = PublishedCatalogs(claims.pool, temporal.namespace, settings.task_queue)
-    return Redrive(temporal, task_queue=settings.task_queue, registry=Registry(), claims=claims, catalogs=catalogs)
-
-
 async def runs_of(temporal: Client, settings: Settings) -> int:
     """Count all workflows of the test's task queue."""
     return (await temporal.count_workflows(f"TaskQueue = '{settings.task_queue}'")).count
-
-
-async def publish(settings: Settings, temporal: Client, registry: Registry, build_id: str) -> None:
-    """Publish a catalog as a worker of this build does when it starts."""
-    pool = DeadlinePool(database_url(settings), 1)
-    publication = Publication(
-        pool, registry, namespace=temporal.namespace, task_queue=settings.task_queue, build_id=build_id
-    )
-    keeping = asyncio.create_task(publication.keep())
-    await publication.tried.wait()
-    keeping.cancel()
-    pool.close()
 
 
 @pytest.mark.parametrize(("pipeline", "payload", "error", "sentence"), REFUSED, ids=IDS)

@@ -131,7 +131,9 @@ class Publication:
             except DATABASE_ERRORS as error:
                 log.warning("worker.catalog_not_published", error_type=type(error).__name__, error=str(error))
                 interval = RETRY_INTERVAL
-            self.tried.set()
+            finally:
+                # A worker waits for this before it takes its first task.
+                self.tried.set()
             await asyncio.sleep(interval.total_seconds())
 
     async def _publish(self, session: Session) -> None:

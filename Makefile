@@ -43,6 +43,7 @@ bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal
 	$(BIN)/python -m tests.bench.runs
 	$(BIN)/python -m tests.bench.dead_letters
 	$(BIN)/python -m tests.bench.keys
+	$(BIN)/python -m tests.bench.starts
 	$(MAKE) bench-bridges
 
 bench-bridges: setup ## Compare the retry scheduler with Celery on the same RabbitMQ (about 2 minutes)

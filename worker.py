@@ -38,7 +38,7 @@ from redrive.activities.run_ends import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.step_slots import StepSlots
 from redrive.connection import database_url
-from redrive.errors import InvalidInput, Unavailable
+from redrive.errors import InvalidInput
 from redrive.fairness import overflow_queue, slots_to_reserve
 from redrive.home import check_home
 from redrive.http import new_http_client
@@ -49,6 +49,7 @@ from redrive.modules import DEFAULT_REGISTRY, Registry
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import run_program, say_ready, until_signalled
 from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
+from redrive.published_catalogs import Publication
 from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
@@ -82,6 +83,7 @@ WORKFLOWS = [
     DescribeBulk,
     ListBulkItems,
 ]
+HOME_TIMEOUT = timedelta(seconds=3)
 # A record waits as long as Postgres is down: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
@@ -242,7 +244,11 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
                 settings.max_concurrent_steps,
                 slots_to_reserve(settings.max_concurrent_steps, settings.reserved_steps),
             )
-            async with build_worker(tools, slots) as worker, build_overflow_worker(tools, slots):
+            async with (
+                _published(tools),
+                build_worker(tools, slots) as worker,
+                build_overflow_worker(tools, slots),
+            ):
                 gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
                 try:
                     yield worker
@@ -254,9 +260,28 @@ async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGIST
 async def _check_home(client: Client, database: Database) -> None:
     """Refuse to work on another namespace's records. A database that is down now is checked by the sweep."""
     try:
-        await check_home(client, await database.pool())
-    except (Unavailable, RPCError, *DATABASE_ERRORS) as error:
+        await database.deadline_pool.ask(lambda session: check_home(client, session), HOME_TIMEOUT)
+    except (RPCError, *DATABASE_ERRORS) as error:
         log.warning("worker.home_not_checked", error_type=type(error).__name__, error=str(error))
+
+
+@contextlib.asynccontextmanager
+async def _published(tools: Tools) -> AsyncIterator[None]:
+    """Publish what this worker can run, before it takes its first task if the database answers by then."""
+    settings = tools.settings
+    publication = Publication(
+        tools.database.deadline_pool,
+        tools.registry,
+        namespace=tools.client.namespace,
+        task_queue=settings.task_queue,
+        build_id=settings.build_id,
+    )
+    keeping = asyncio.create_task(publication.keep())
+    try:
+        await publication.tried.wait()
+        yield
+    finally:
+        keeping.cancel()
 
 
 def _runtime(settings: Settings) -> Runtime | None:

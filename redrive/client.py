@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
-from typing import Any, Self
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from pydantic import BaseModel
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -55,6 +58,13 @@ from redrive.tracing import note, span
 from redrive.visibility import execution_status, runs_query, summary
 from redrive.worker_queries import ask, unavailable
 
+if TYPE_CHECKING:
+    from redrive.published_catalogs import PublishedCatalogs
+
+# More would not be faster: they would wait in the server, and time out there.
+STARTS_AT_ONCE: Final = 100
+# A worker's request for tasks is answered after a minute if there is none, and then repeated.
+POLL_LENGTH: Final = timedelta(seconds=70)
 ANSWER_TIMEOUT = timedelta(seconds=5)
 _ERRORS = {error.code: error for error in (InvalidInput, UnknownPipeline)}
 
@@ -69,17 +79,21 @@ class Redrive:
         task_queue: str,
         registry: Registry = DEFAULT_REGISTRY,
         claims: Claims | None = None,
+        catalogs: "PublishedCatalogs | None" = None,
         approvals: bool = False,
     ) -> None:
         """Use a connected client. Without `claims` a key lives as long as Temporal keeps its run.
 
+        With `catalogs`, what no worker would take is refused at the start; without, the run fails.
         With `approvals` every bulk operation that is started here waits for another person's approval.
         """
         self._client = client
         self._task_queue = task_queue
         self._registry = registry
         self._claims = claims
-        self._keyed = KeyedStarts(client, task_queue, claims, self._steps)
+        self._catalogs = catalogs
+        self._keyed = KeyedStarts(client, task_queue, claims, self._check)
+        self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self.dead_letters = DeadLetters(client, task_queue)
         self.bulk = BulkOperations(client, task_queue, approvals=approvals)
 
@@ -87,10 +101,11 @@ class Redrive:
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; by default, to the embedded stack of this directory."""
         settings = settings or read_settings()
+        client = await connect_temporal(settings)
         return cls(
-            await connect_temporal(settings),
+            client,
             task_queue=settings.task_queue,
-            claims=_claims(settings),
+            **_database(settings, client.namespace),
             approvals=settings.approvals,
         )
 
@@ -100,7 +115,7 @@ class Redrive:
         return f"{self._client.service_client.config.target_host}, namespace {self._client.namespace}"
 
     async def close(self) -> None:
-        """Close the database connection, which the first start with a key opened."""
+        """Close the database connection, which the first start that needed it opened."""
         if self._claims:
             await self._claims.close()
 
@@ -124,6 +139,9 @@ class Redrive:
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started, and later its result.
 
+        No worker is needed: the run waits in Temporal for one. Raises InvalidInput if no worker would take the payload,
+        as far as this process can know; otherwise the run fails for the same reason. Starts beyond what one process
+        sends at once wait for their turn.
         `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch if the key
         belongs to another pipeline or payload, OutcomeUnknown if the same key must be tried again.
         `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
@@ -141,25 +159,38 @@ class Redrive:
             event_id=event_id,
         )
         if name in self._registry.pipelines:
-            # Before a key is claimed for what cannot run. Without the code here, a worker has to check.
+            # Before a key is claimed for what cannot run.
             run.steps = self._registry.resolve(name, document)
-        with span("run.start", "client", pipeline=name, tenant_id=tenant):
-            started = await self._start(run) if key is None else await self._keyed.start(run, ttl)
+        async with self._starting:
+            return await self._start_traced(run, ttl)
+
+    async def _start_traced(self, run: RunInput, ttl: timedelta) -> StartedRun:
+        with span("run.start", "client", pipeline=run.pipeline, tenant_id=run.tenant):
+            started = await self._start(run) if run.key is None else await self._keyed.start(run, ttl)
             note(run_id=started.run_id)
         return started
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
-        """Return the steps that a run would have, or raise InvalidInput if it could never start."""
+        """Return the steps that a run would have, or raise InvalidInput if it could never start.
+
+        Raises Unavailable if neither this process nor the workers' catalogs know, and no worker answers.
+        """
         document = check_payload(payload)
         run = validated_run_input(pipeline=pipeline, payload=document)
         if pipeline in self._registry.pipelines:
             return self._registry.resolve(pipeline, document)
-        return await self._steps(run)
+        await self._check(run)
+        known = await self._catalogs.steps(pipeline, document) if self._catalogs else None
+        return known or await self._ask_steps(run)
 
-    async def _steps(self, run: RunInput) -> list[StepSnapshot]:
-        """Return the pipeline's steps: from this process if it has the code, else from a worker."""
-        if run.steps is not None:
-            return run.steps
+    async def _check(self, run: RunInput) -> None:
+        """Refuse what no worker would take, as far as that is known."""
+        if run.steps is None and self._catalogs:
+            refusal = await self._catalogs.refusal(run.pipeline, run.payload)
+            if refusal:
+                raise refusal
+
+    async def _ask_steps(self, run: RunInput) -> list[StepSnapshot]:
         request = ResolveRequest(pipeline=run.pipeline, payload=run.payload)
         resolution: Resolution = await self._ask(Workflow.RESOLVE_PIPELINE, Resolution, request)
         if resolution.problem:
@@ -168,7 +199,7 @@ class Redrive:
 
     async def _start(self, run: RunInput) -> StartedRun:
         run_id = new_run_id()
-        run.steps = await self._steps(run)
+        await self._check(run)
         try:
             await start_run(self._client, self._task_queue, run_id, run)
         except RPCError as error:
@@ -237,9 +268,26 @@ class Redrive:
             raise unavailable(error) from error
 
     async def catalog(self) -> Catalog:
-        """Return the modules and pipelines that the workers know."""
+        """Return the modules and pipelines that the workers know: as they published it, or else from a worker."""
+        published = await self._catalogs.catalog() if self._catalogs else None
+        if published:
+            return published
         answer: Catalog = await self._ask(Workflow.DESCRIBE_MODULES, Catalog)
         return answer
+
+    async def has_worker(self) -> bool:
+        """Ask Temporal whether a worker polls the task queue. One that was killed is counted for up to a minute."""
+        request = DescribeTaskQueueRequest(
+            namespace=self._client.namespace,
+            task_queue=TaskQueue(name=self._task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        try:
+            answer = await self._client.workflow_service.describe_task_queue(request, timeout=ANSWER_TIMEOUT)
+        except RPCError as error:
+            raise unavailable(error) from error
+        since = datetime.now(UTC) - POLL_LENGTH
+        return any(poller.last_access_time.ToDatetime(UTC) > since for poller in answer.pollers)
 
     def _handle(self, run_id: str) -> WorkflowHandle[Any, RunResult]:
         return self._client.get_workflow_handle(run_id, result_type=RunResult)
@@ -272,19 +320,26 @@ class Redrive:
         return await ask(self._client, self._task_queue, workflow, answer, *arguments, timeout=ANSWER_TIMEOUT)
 
 
-def _claims(settings: Settings) -> Claims | None:
-    """Return the key store of these settings, if they name a database."""
+class _Database(TypedDict, total=False):
+    claims: Claims
+    catalogs: "PublishedCatalogs"
+
+
+def _database(settings: Settings, namespace: str) -> _Database:
+    """Return the stores of these settings, if they name a database. Both use the same connections."""
     # Imported late, so that importing this module does not load the database driver.
     from redrive.idempotency.postgres_claims import PostgresClaims  # noqa: PLC0415
+    from redrive.published_catalogs import PublishedCatalogs  # noqa: PLC0415
 
     try:
-        return PostgresClaims(
+        claims = PostgresClaims(
             database_url(settings),
             free_failed=settings.free_failed_keys,
             redactor=settings.redactor(),
         )
     except Unavailable:
-        return None
+        return {}
+    return {"claims": claims, "catalogs": PublishedCatalogs(claims.pool, namespace, settings.task_queue)}
 
 
 def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:

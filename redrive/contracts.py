@@ -436,6 +436,22 @@ class Catalog(Message):
     build_id: str
 
 
+class InputCheck(Message):
+    """What a process without a module's code can check of its input."""
+
+    reads: list[str] | None = Field(description="the document's fields that the module reads; none: all")
+    required: list[list[str]] = Field(description="of each required field, the names that may carry it")
+    rules: dict[str, Any] = Field(description="pydantic's rules of the input model, those that are not code")
+    is_complete: bool = Field(description="whether these are all rules of the model")
+
+
+class PublishedCatalog(Message):
+    """A worker's catalog, as it is stored for processes without its code."""
+
+    catalog: Catalog
+    inputs: dict[str, InputCheck] = Field(description="by module")
+
+
 class SweepInput(Message):
     """Which tenant's retries a sweep sends, and how long one of its activities runs."""
 

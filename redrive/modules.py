@@ -9,13 +9,25 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
 import structlog
-from pydantic import AliasChoices, AliasPath, BaseModel, RootModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
 from pydantic_core import to_json
 
-from redrive.contracts import NAME_PATTERN, STEP_LIMIT, Effect, ModuleView, PipelineView, StepSnapshot
-from redrive.documents import step_input, validation_sentence
-from redrive.errors import InvalidInput, RegistrationError, UnknownPipeline
+from redrive.contracts import (
+    NAME_PATTERN,
+    STEP_LIMIT,
+    Catalog,
+    Effect,
+    InputCheck,
+    ModuleView,
+    PipelineView,
+    PublishedCatalog,
+    StepSnapshot,
+)
+from redrive.documents import step_input
+from redrive.errors import RegistrationError
+from redrive.input_rules import input_rules
 from redrive.keys import step_key
+from redrive.payload_fit import StepShape, check_fits, unknown_pipeline
 from redrive.policy import STEP, RetryPolicy
 
 if TYPE_CHECKING:
@@ -94,6 +106,26 @@ class Module(Generic[In, Out]):
             names.update(_first_names(info.validation_alias or info.alias))
         return sorted(names)
 
+    @functools.cached_property
+    def shape(self) -> StepShape:
+        """What decides whether a payload fits."""
+        return StepShape(self.name, self._required, self.validate)
+
+    @property
+    def _required(self) -> list[list[str]]:
+        if issubclass(self.input_model, RootModel):
+            return []
+        return [
+            list(dict.fromkeys([name, *_first_names(info.validation_alias or info.alias)]))
+            for name, info in self.input_model.model_fields.items()
+            if info.is_required()
+        ]
+
+    def check(self) -> InputCheck:
+        """Return what a process without this code can check of the input."""
+        rules, is_complete = input_rules(self.input_model)
+        return InputCheck(reads=self.reads, required=self._required, rules=rules, is_complete=is_complete)
+
     def snapshot(self) -> StepSnapshot:
         """Return what a run remembers of this module."""
         return StepSnapshot(name=self.name, policy=self.policy, reads=self.reads, dedupe=self.dedupe)
@@ -165,8 +197,7 @@ class Registry:
     def pipeline(self, name: str) -> "Pipeline":
         """Return the pipeline with that name, or raise which ones exist."""
         if name not in self.pipelines:
-            known = ", ".join(sorted(self.pipelines)) or "none"
-            raise UnknownPipeline(f"pipeline {name!r} is not known here; known: {known}")
+            raise unknown_pipeline(name, self.pipelines)
         return self.pipelines[name]
 
     def resolve(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot]:
@@ -174,6 +205,14 @@ class Registry:
         found = self.pipeline(pipeline)
         found.check_fits(payload)
         return [module.snapshot() for module in found.modules]
+
+    def published(self, build_id: str) -> PublishedCatalog:
+        """Describe everything registered to processes without the code."""
+        modules, pipelines = self.views()
+        catalog = Catalog(modules=modules, pipelines=pipelines, build_id=build_id)
+        return PublishedCatalog(
+            catalog=catalog, inputs={name: self.modules[name].check() for name in sorted(self.modules)}
+        )
 
     def views(self) -> tuple[list[ModuleView], list[PipelineView]]:
         """Describe everything registered."""
@@ -210,28 +249,7 @@ class Pipeline:
 
     def check_fits(self, payload: dict[str, Any]) -> None:
         """Refuse a payload with which a step could never start."""
-        names = {module.name for module in self.modules}
-        for taken in sorted(names & payload.keys()):
-            raise InvalidInput(
-                f"payload.{taken}: the name belongs to a step, whose output stands there; rename the field"
-            )
-        try:
-            self.modules[0].validate(payload)
-        except ValidationError as error:
-            raise InvalidInput(
-                f"payload does not fit {self.modules[0].name!r}: {validation_sentence(error)}"
-            ) from error
-        for position, module in enumerate(self.modules[1:], 1):
-            self._check_later_step(position, module, payload)
-
-    def _check_later_step(self, position: int, module: Module[Any, Any], payload: dict[str, Any]) -> None:
-        if issubclass(module.input_model, RootModel):
-            return
-        available = payload.keys() | {earlier.name for earlier in self.modules[:position]}
-        for name, info in module.input_model.model_fields.items():
-            names = {name, *_first_names(info.validation_alias or info.alias)}
-            if info.is_required() and not names & available:
-                raise InvalidInput(f"payload.{name}: missing; step {module.name!r} needs it")
+        check_fits([module.shape for module in self.modules], payload)
 
     def view(self) -> PipelineView:
         """Describe the pipeline to an operator."""

@@ -30,8 +30,8 @@ class PostgresClaims:
     def __init__(
         self, database_url: str, *, free_failed: bool = False, redactor: Redactor | None = None, max_size: int = 10
     ) -> None:
-        self._pool = DeadlinePool(database_url, max_size)
-        self._breaker = CircuitBreaker(self._pool, LONGEST)
+        self.pool = DeadlinePool(database_url, max_size)
+        self._breaker = CircuitBreaker(self.pool, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
 
@@ -50,7 +50,7 @@ class PostgresClaims:
 
     async def close(self) -> None:
         """Close the connections."""
-        self._pool.close()
+        self.pool.close()
 
     async def _asked(self, request: ClaimRequest, question: Callable[[Session], Awaitable[T]]) -> T | None:
         def tell(error: Exception) -> None:

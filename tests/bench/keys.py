@@ -133,11 +133,12 @@ async def bench(starts: int, rounds: int) -> list[Figures]:
             for number in range(rounds):
                 for name in WAYS if number % 2 else reversed(WAYS):
                     taken[name].append(await time_round(known[name], at_once, starts))
-            figures += [_figures(name, at_once, taken[name], taken[WAYS[0]]) for name in WAYS]
+            figures += [figures_of(name, at_once, taken[name], taken[WAYS[0]]) for name in WAYS]
     return figures
 
 
-def _figures(way: str, at_once: int, rounds: list[Round], plain: list[Round]) -> Figures:
+def figures_of(way: str, at_once: int, rounds: list[Round], plain: list[Round]) -> Figures:
+    """Put the rounds of a way together; `plain` are those that it is compared with."""
     latencies = sorted(latency for one in rounds for latency in one.latencies)
     ratios = [ours.rate / theirs.rate for ours, theirs in zip(rounds, plain, strict=True)]
     return Figures(

@@ -22,6 +22,7 @@ from redrive import ModuleContext, OutcomeUnknown, Pipeline, Redrive, Registry, 
 from redrive.idempotency.claims import Claim, ClaimRequest, Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.logs import configure_logging
+from redrive.published_catalogs import PublishedCatalogs
 
 PIPELINE = "keyed"
 STEP = "effect"
@@ -124,7 +125,10 @@ async def _calling(config: CallerConfig) -> AsyncIterator[Redrive]:
     )
     registry = keyed_registry() if config.knows_the_code else Registry()
     claims = DyingClaims(config.database_url, config.dies_when)
-    async with Redrive(client, task_queue=config.task_queue, registry=registry, claims=claims) as redrive:
+    catalogs = PublishedCatalogs(claims.pool, client.namespace, config.task_queue)
+    async with Redrive(
+        client, task_queue=config.task_queue, registry=registry, claims=claims, catalogs=catalogs
+    ) as redrive:
         yield redrive
 
 

@@ -223,8 +223,11 @@ def test_dynamic_config_serves_short_delays_and_takes_turns() -> None:
     """The server reads the file that makes it serve delays under a second on time, and tenants by turns."""
     path = Path(SERVICES["temporal"]["environment"]["DYNAMIC_CONFIG_FILE_PATH"])
     config = yaml.safe_load((ROOT / "deploy/temporal" / path.relative_to("/setup")).read_text())
+    # That these are also the embedded server's: tests/unit/starter/test_temporal_server.py.
     assert {name: values[0]["value"] for name, values in config.items()} == {
         "history.timerProcessorMaxTimeShift": "20ms",
+        "history.transferProcessorMaxPollRPS": 1000,
+        "history.timerProcessorMaxPollRPS": 1000,
         "matching.enableFairness": True,
         "matching.numTaskqueueReadPartitions": 1,
         "matching.numTaskqueueWritePartitions": 1,

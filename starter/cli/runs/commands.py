@@ -15,7 +15,7 @@ from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
 from redrive.starter.cli.command_options import FIRST_PAGE, Giving, PageOptions, asked_by, finish
 from redrive.starter.cli.errors import WrongUsage
-from redrive.starter.cli.runs.progress import run_output, wait_for_run
+from redrive.starter.cli.runs.progress import run_output, tell_if_no_worker, wait_for_run
 from redrive.starter.cli.runs.views import print_json, print_list, run_json, run_table, runs_table
 from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, confirm, console, errors
@@ -73,7 +73,7 @@ async def start(
     wait: bool = False,
     json: Json = False,
 ) -> None:
-    """Start a run of PIPELINE and print its id.
+    """Start a run of PIPELINE and print its id. Without a worker the run waits for one, and this says so.
 
     **Examples**
 
@@ -105,6 +105,8 @@ async def start(
             correlation_id=given.correlation_id,
             user_id=given.user,
         )
+    if not started.status.closed:
+        await tell_if_no_worker(redrive)
     if wait:
         await wait_for_run(redrive, started.run_id, json=json)
     elif json:

@@ -60,6 +60,17 @@ def _judge(view: RunView, *, json: bool) -> None:
             errors.print(f"later steps wait for `redrive run continue {view.run_id} --reason …`", markup=False)
 
 
+async def tell_if_no_worker(redrive: "Redrive") -> None:
+    """Say that runs wait if no worker polls the task queue."""
+    try:
+        if not await redrive.has_worker():
+            errors.print(NO_WORKER, markup=False, soft_wrap=True)
+    except Unavailable:
+        # The run is started: whether it waits is only a hint.
+        return
+
+
+NO_WORKER = "no worker is running: the run waits in Temporal and begins when one is started with `redrive worker`"
 INTERVAL = 0.25
 # A restarting server is back before this; a wait should outlast it as the run does.
 OUTAGE_TIMEOUT = 60.0

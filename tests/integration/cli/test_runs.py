@@ -224,6 +224,26 @@ async def test_without_a_worker_it_says_what_to_start(redrive: CommandLine) -> N
     assert "`redrive worker`" in said.sentence
 
 
+async def test_a_start_without_a_worker_says_that_the_run_waits(redrive: CommandLine) -> None:
+    """The id is on stdout as ever; with --wait the command keeps waiting, and ends with the run when a worker comes."""
+    queue = f"queue-{uuid.uuid4().hex[:12]}"
+    ready = redrive.directory / queue
+    started = await redrive("run", "start", "hello", "--payload", ADA, REDRIVE_TASK_QUEUE=queue)
+    waiting = await redrive.start("run", "start", "hello", "--payload", ADA, "--wait", REDRIVE_TASK_QUEUE=queue)
+    assert waiting.stderr
+    told = (await waiting.stderr.readline()).decode()
+    worker = await redrive.start(
+        "worker", "--modules", "examples", REDRIVE_TASK_QUEUE=queue, REDRIVE_READY_FILE=str(ready)
+    )
+    out, _ = await asyncio.wait_for(waiting.communicate(), 60)
+    worker.send_signal(signal.SIGTERM)
+    await worker.communicate()
+    assert (started.code, started.out.startswith("run-"), started.err) == (0, True, told)
+    assert told.startswith("no worker is running: the run waits in Temporal")
+    assert waiting.returncode == 0
+    assert "Hello, Ada!" in out.decode()
+
+
 async def test_migrate_tells_what_it_did(redrive: CommandLine) -> None:
     """A schema that is up to date stays as it is."""
     assert (await redrive("migrate")).out == "the schema is up to date\n"

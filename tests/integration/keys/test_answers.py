@@ -10,12 +10,14 @@ from redrive import IdempotencyMismatch, ModuleContext, Pipeline, Redrive, Regis
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus
 from redrive.dead_letters import Discard, LetterId
+from redrive.errors import UnknownPipeline
 from redrive.idempotency.postgres_claims import INLINE_LIMIT, PostgresClaims
 from redrive.keys import run_id_for_key
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.store.keys.rows import KeyRecord, get_key
 from tests.conftest import WorkerFactory, eventually
+from tests.integration.runs.catalogs import new_caller, publish
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, quick
 
 
@@ -229,19 +231,31 @@ async def test_a_failed_key_is_freed_only_by_policy(
 async def test_a_refused_start_gives_the_key_back(
     *, worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, pool: Pool, tenant: str
 ) -> None:
-    """A worker refuses the pipeline: no row stays behind, and the key is free for what is right."""
+    """No worker's catalog has the pipeline: no row stays behind, and the key is free for what is right."""
     add_good_pipeline(registry)
-    claims = PostgresClaims(database_url(settings))
-    async with (
-        worker(),
-        Redrive(caller._client, task_queue=settings.task_queue, registry=Registry(), claims=claims) as stranger,
-    ):
+    async with worker(), new_caller(settings, caller._client) as stranger:
         with pytest.raises(Exception, match="'goood' is not known"):
             await stranger.start("goood", {}, tenant=tenant, key="k")
         assert await get_key(pool, tenant, "k") is None
         started = await stranger.start("good", {}, tenant=tenant, key="k")
         await stranger.result(started.run_id)
     assert not started.is_cached
+
+
+async def test_a_known_key_answers_though_its_payload_fits_no_longer(
+    *, worker: WorkerFactory, registry: Registry, caller: Redrive, settings: Settings, tenant: str
+) -> None:
+    """A catalog decides about new runs only: a key with a run has its answer, whatever the workers know by now."""
+    add_good_pipeline(registry)
+    temporal, changed = caller._client, f"{settings.task_queue}-changed"
+    await publish(settings, temporal, Registry(), "newer", task_queue=changed)
+    async with worker(), new_caller(settings, temporal, catalogs_of=changed) as stranger:
+        started = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+        await caller.result(started.run_id)
+        again = await stranger.start("good", {"n": 1}, tenant=tenant, key="k")
+        with pytest.raises(UnknownPipeline, match="known: none"):
+            await stranger.start("good", {"n": 1}, tenant=tenant, key="other")
+    assert (again.run_id, again.is_cached, again.status) == (started.run_id, True, RunStatus.SUCCESS)
 
 
 async def test_a_key_started_by_name_in_a_quick_policy_has_one_run(

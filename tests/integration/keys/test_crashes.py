@@ -87,7 +87,7 @@ async def test_a_caller_that_dies_after_the_start_has_started_one_run(
 async def test_a_caller_that_dies_before_it_gives_the_key_back_blocks_nobody(
     *, worker: WorkerFactory, caller: Redrive, settings: Settings, pool: Pool, tenant: str, calls: list[str]
 ) -> None:
-    """A worker refused the pipeline and the caller died: the same request starts as soon as it can."""
+    """No worker knew the pipeline and the caller died: the same request starts as soon as it can."""
     async with worker():
         await dead_caller(settings, tenant, "before_release", knows_the_code=False, pipeline="unknown")
         left_behind = await get_key(pool, tenant, KEY)

@@ -9,7 +9,7 @@ import pytest
 from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunNotFound, RunStatus, Unavailable
 from redrive.categories import Category
 from redrive.contracts import PAYLOAD_LIMIT, RESULT_LIMIT, StepStatus
-from redrive.errors import TooLarge, UnknownPipeline
+from redrive.errors import TooLarge
 from tests.conftest import Running, WorkerFactory
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_until_settled
 
@@ -54,12 +54,11 @@ async def test_a_caller_without_the_code_starts_a_run_by_name(worker: WorkerFact
 @pytest.mark.parametrize(
     ("pipeline", "payload", "error", "sentence"),
     [
-        ("goood", {}, UnknownPipeline, "pipeline 'goood' is not known here; known: good"),
         ("good", {"n": "many"}, InvalidInput, "payload does not fit 'good': n: .*unable to parse.*got 'many'"),
         ("good", {"good": 1}, InvalidInput, "payload.good: the name belongs to a step"),
         ("Good!", {}, InvalidInput, "pipeline: String should match pattern"),
     ],
-    ids=["unknown pipeline", "does not fit", "name of a step", "bad name"],
+    ids=["does not fit", "name of a step", "bad name"],
 )
 async def test_a_refused_start_creates_no_run(
     *,
@@ -70,25 +69,24 @@ async def test_a_refused_start_creates_no_run(
     error: type[Exception],
     sentence: str,
 ) -> None:
-    """The refusal says why, whether this process or a worker found it, and no run exists."""
+    """A caller with the code refuses by itself, and no run exists. Callers without it: test_catalogs.py."""
     add_good_pipeline(registry)
     key = uuid.uuid4().hex
     async with worker() as running:
-        for client in (running.redrive, stranger(running)):
-            with pytest.raises(error, match=sentence):
-                await client.start(pipeline, payload, key=key)
+        with pytest.raises(error, match=sentence):
+            await running.redrive.start(pipeline, payload, key=key)
         fresh = await running.redrive.start("good", {}, key=key)
         await ended(running.redrive, fresh.run_id)
     assert not fresh.is_cached
 
 
-async def test_without_a_worker_a_start_by_name_says_so_soon(worker: WorkerFactory, registry: Registry) -> None:
-    """Where no worker can tell the steps, the caller is told within seconds."""
+async def test_without_a_worker_the_steps_cannot_be_told(worker: WorkerFactory, registry: Registry) -> None:
+    """Where neither this process nor a catalog knows them, the caller is told within seconds."""
     async with worker() as running:
         client = stranger(running)
     began = time.monotonic()
     with pytest.raises(Unavailable, match="no worker answered on task queue"):
-        await client.start("good", {})
+        await client.steps("good", {})
     assert time.monotonic() - began < NO_WORKER_IS_SAID_WITHIN
 
 

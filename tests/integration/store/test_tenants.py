@@ -40,7 +40,7 @@ LIMIT_TABLES = ["tenant_streams", "tenant_tokens"]
 # Who may come in: what nobody may do with these is in tests/integration/console/test_hostile.py.
 ACCESS_TABLES = {"api_tokens", "members", "sessions"}
 # Of the deployment and of no tenant.
-DEPLOYMENT_TABLES = {"console_keys"}
+DEPLOYMENT_TABLES = {"console_keys", "catalogs"}
 TABLES = [
     "runs",
     "dead_letters",

@@ -1,9 +1,13 @@
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from redrive.contracts import SearchAttribute
-from redrive.starter.stack.temporal_server import TemporalServer, find_temporal
+from redrive.starter.stack.temporal_server import DYNAMIC_CONFIG, TemporalServer, find_temporal
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -32,6 +36,20 @@ def test_server_keeps_its_data_in_a_file_with_a_write_ahead_log(server: Temporal
 def test_server_serves_short_delays(server: TemporalServer) -> None:
     """A retry after 250 ms is not served after a second."""
     assert 'history.timerProcessorMaxTimeShift="20ms"' in _values(server, "--dynamic-config-value")
+
+
+def test_embedded_server_and_cluster_have_the_same_dynamic_configuration(server: TemporalServer) -> None:
+    """A value that is measured here is the one that a cluster gets, and no other."""
+    deployed = yaml.safe_load((ROOT / "deploy/temporal/dynamic-config.yaml").read_text())
+    assert {name: entries[0]["value"] for name, entries in deployed.items()} == DYNAMIC_CONFIG
+    assert all(len(entries) == 1 for entries in deployed.values())
+    given = dict(value.split("=", 1) for value in _values(server, "--dynamic-config-value"))
+    assert {name: json.loads(value) for name, value in given.items()} == DYNAMIC_CONFIG
+
+
+def test_server_reads_its_queues_without_a_beat(server: TemporalServer) -> None:
+    """With the default of 20 reads a second, each workflow task waits up to 50 ms."""
+    assert DYNAMIC_CONFIG["history.transferProcessorMaxPollRPS"] == 1000
 
 
 def test_server_gives_out_tasks_by_turns(server: TemporalServer) -> None:

@@ -1,0 +1,154 @@
+"""The catalogs that workers publish in PostgreSQL: written by workers, read by callers without the modules' code.
+
+Fast, or not at all: a start never waits long for the database, and never fails because a catalog is not known.
+"""
+
+import asyncio
+import hashlib
+import math
+import time
+from datetime import timedelta
+from typing import Any, Final
+
+from redrive.catalog_checks import BuildCatalog, Builds, merged, refusal, steps_of
+from redrive.contracts import Catalog, StepSnapshot
+from redrive.errors import InvalidInput
+from redrive.logs import get_logger
+from redrive.modules import Registry
+from redrive.postgres.circuit_breaker import CircuitBreaker
+from redrive.postgres.database import DATABASE_ERRORS
+from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.postgres.tenancy import Session
+
+LONGEST: Final = timedelta(seconds=3)
+# A catalog that accepts a start is used this long before it is read again; one that refuses is read again at once.
+MEMORY: Final = 60.0
+# A worker says this often that it is there.
+INTERVAL: Final = timedelta(minutes=1)
+RETRY_INTERVAL: Final = timedelta(seconds=5)
+
+log = get_logger(__name__)
+
+# The builds that were there when the last worker was seen: without any worker, the last ones are still known.
+_READ: Final = """
+    SELECT digest, CASE WHEN digest <> ALL ($3::text[]) THEN document END AS document
+    FROM catalogs
+    WHERE namespace = $1 AND task_queue = $2 AND seen_at > (
+        SELECT max(seen_at) - interval '5 minutes' FROM catalogs WHERE namespace = $1 AND task_queue = $2
+    )
+    ORDER BY published_at DESC, build_id DESC
+"""
+_SEEN: Final = """
+    UPDATE catalogs SET seen_at = now() WHERE namespace = $1 AND task_queue = $2 AND build_id = $3 AND digest = $4
+    RETURNING true
+"""
+_PUBLISH: Final = """
+    INSERT INTO catalogs (namespace, task_queue, build_id, digest, document) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (namespace, task_queue, build_id, digest) DO UPDATE SET seen_at = now(), published_at = now()
+"""
+_FORGET: Final = """
+    DELETE FROM catalogs WHERE namespace = $1 AND task_queue = $2 AND seen_at < now() - interval '30 days'
+"""
+
+
+class PublishedCatalogs:
+    """What the workers of a task queue have published."""
+
+    def __init__(self, pool: DeadlinePool, namespace: str, task_queue: str) -> None:
+        self._breaker = CircuitBreaker(pool, LONGEST)
+        self._place = (namespace, task_queue)
+        self._builds: Builds = ()
+        self._known: dict[str, BuildCatalog | None] = {}
+        self._asked_at = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def refusal(self, pipeline: str, payload: dict[str, Any]) -> InvalidInput | None:
+        """Return why all workers would refuse a payload; None if one takes it, or if that is not known."""
+        if refusal(await self._read(MEMORY), pipeline, payload) is None:
+            return None
+        return refusal(await self._read(0), pipeline, payload)
+
+    async def steps(self, pipeline: str, payload: dict[str, Any]) -> list[StepSnapshot] | None:
+        """Return the steps that a run would have; None if only a worker knows whether the payload fits."""
+        return steps_of(await self._read(MEMORY), pipeline, payload)
+
+    async def catalog(self) -> Catalog | None:
+        """Return what all workers know together; None if nothing was published, or the database does not answer."""
+        return merged(await self._read(0))
+
+    async def _read(self, age: float) -> Builds:
+        """Return the builds as of so many seconds ago at most; none if the database does not answer."""
+        wanted = time.monotonic() - age
+        if self._asked_at >= wanted:
+            return self._builds
+        async with self._reading:
+            # Another caller may have read them while this one waited.
+            if self._asked_at < wanted:
+                await self._read_again()
+            return self._builds
+
+    async def _read_again(self) -> None:
+        asked_at = time.monotonic()
+        rows = await self._breaker.ask(self._rows, _tell)
+        if rows is None:
+            self._builds, self._asked_at = (), -math.inf
+            return
+        for digest, document in rows:
+            if document is not None:
+                self._known[digest] = BuildCatalog.read(document)
+        self._known = {digest: self._known[digest] for digest, _ in rows}
+        self._builds = list(self._known.values())
+        self._asked_at = asked_at
+
+    async def _rows(self, session: Session) -> list[tuple[str, str | None]]:
+        return [(row["digest"], row["document"]) for row in await session.fetch(_READ, *self._place, list(self._known))]
+
+
+def _tell(error: Exception) -> None:
+    log.warning("catalog.not_read", error_type=type(error).__name__, error=str(error))
+
+
+class Publication:
+    """A worker's catalog in the database."""
+
+    def __init__(
+        self, pool: DeadlinePool, registry: Registry, *, namespace: str, task_queue: str, build_id: str
+    ) -> None:
+        self._pool = pool
+        self._place = (namespace, task_queue)
+        self._build_id = build_id
+        self._document = _document(registry, build_id)
+        self._digest = hashlib.sha256(self._document.encode()).hexdigest()
+        self._is_published = False
+        self.tried = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Publish the catalog, and say that the worker is there, until this is canceled."""
+        while True:
+            interval = INTERVAL
+            try:
+                await self._pool.ask(self._publish, LONGEST)
+            except DATABASE_ERRORS as error:
+                log.warning("worker.catalog_not_published", error_type=type(error).__name__, error=str(error))
+                interval = RETRY_INTERVAL
+            finally:
+                # A worker waits for this before it takes its first task.
+                self.tried.set()
+            await asyncio.sleep(interval.total_seconds())
+
+    async def _publish(self, session: Session) -> None:
+        row = (*self._place, self._build_id, self._digest)
+        if self._is_published and await session.fetchval(_SEEN, *row):
+            return
+        await session.execute(_PUBLISH, *row, self._document)
+        await session.execute(_FORGET, *self._place)
+        self._is_published = True
+
+
+def _document(registry: Registry, build_id: str) -> str:
+    try:
+        return registry.published(build_id).model_dump_json()
+    except Exception as error:  # a model's own schema may raise anything
+        log.warning("worker.catalog_not_published", error_type=type(error).__name__, error=str(error))
+        # A catalog that cannot be read: nothing is refused by it.
+        return "null"

@@ -24,7 +24,7 @@ check: ## Lint; check formatting, types, import rules and the compose file
 	$(PYTHON) run.py check
 
 coverage: ## Run all tests and list the uncovered lines
-	$(PYTHON) run.py test --numprocesses 3 --dist loadfile --no-loadscope-reorder --cov --cov-report term
+	$(PYTHON) run.py test --numprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report term
 
 setup: ## Create or update the development environment
 	@$(PYTHON) run.py test --version > /dev/null

@@ -24,8 +24,8 @@ TOOLS = ROOT / ".tools"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed"
 RUNTIME, DEVELOPMENT, SETUP = "requirements.txt", "requirements-dev.txt", "requirements-setup.txt"
-# Tests wait more than they compute: three files at a time, each process with its own stack.
-SIDE_BY_SIDE = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+# Tests wait more than they compute: four files at a time, each process with its own stack.
+SIDE_BY_SIDE = ["--numprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],

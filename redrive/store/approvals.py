@@ -156,7 +156,7 @@ async def _about(connection: Connection, tenant: str, dead_letter: str | None) -
 
 def not_found(plan_hash: str) -> ApprovalNotFound:
     """Say that nothing waits under this hash."""
-    return ApprovalNotFound(f"no plan {plan_hash[:80]!r} waits for approval: nobody asked, or the hour is over")
+    return ApprovalNotFound(f"no plan {plan_hash[:80]!r} waits for approval: nobody asked, or it has expired")
 
 
 async def get_approval(pool: Pool, tenant: str | None, plan_hash: str) -> Approval:

@@ -8,6 +8,7 @@ from playwright.async_api import Page, expect
 from redrive import Pipeline, Registry
 from redrive.access import Right, Role
 from redrive.store.messages.dead import MessageStatus
+from redrive.worker import running_worker
 from tests.browser.pages import PATIENCE, Pages, press, serious_violations
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.bridges.conftest import Names, names, rabbitmq, rabbitmq_programs
@@ -118,8 +119,9 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await expect(page.locator("#trail")).to_contain_text("is it there?")
     Pipeline("interview-moved", *registry.pipelines["interview-completed"].modules, registry=registry)
     await expect(page.locator(".cause .advice")).to_contain_text("after 2 tries")
-    await command(page, "Replay", "it is deployed now")
-    await expect(page.locator(".cause .status")).to_have_text("replayed")
+    async with running_worker(lab.settings, registry):
+        await command(page, "Replay", "it is deployed now")
+        await expect(page.locator(".cause .status")).to_have_text("replayed")
     await page.locator(".notice").get_by_role("link", name="event").click()
     await expect(page.locator(".steps .status")).to_have_text(["succeeded", "succeeded"])
 

@@ -36,7 +36,7 @@ async def bulk_approval(
         edit=_edit(approval),
         chosen=_chosen(approval),
         options={name: value for name, value in _command(approval).items() if name not in {*_DOCUMENTS, "verb"}},
-        command=_command(approval),
+        wanted=_command(approval),
         is_complete=approval == found and MARK not in json_text(approval.plan),
         is_over=approval.expires_at <= datetime.now(UTC),
         is_own=approval.requested_person == caller.person,

@@ -156,7 +156,7 @@ async def test_an_approval_is_good_for_an_hour(careful: Case) -> None:
     await careful.rows(
         "UPDATE redrive.approvals SET expires_at = expires_at - interval '61 minutes' WHERE tenant = $1", careful.tenant
     )
-    with pytest.raises(ApprovalNotFound, match="the hour is over"):
+    with pytest.raises(ApprovalNotFound, match="it has expired"):
         await bulk.approve(plan.hash, **yes)
     with pytest.raises(ApprovalNeeded):
         await bulk.start(plan, **WHO)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from pydantic import Field
+from temporalio.client import Client
 
 from redrive.contracts import KeyClaim, KeyStatus, Message, RunStatus
 from redrive.redaction.redactor import Redactor
@@ -62,6 +63,9 @@ async def without_secrets(settlement: Settlement, redactor: Redactor) -> Settlem
 
 class Claims(Protocol):
     """Keep keys. No method raises because the store is down: a start works without it."""
+
+    async def check_home(self, client: Client) -> None:
+        """Raise if the keys belong to the runs of another Temporal namespace."""
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
         """Take the key, or return what is stored for it; None if the store did not answer in time."""

@@ -5,9 +5,12 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
+from temporalio.client import Client
+from temporalio.service import RPCError
 
 from redrive.contracts import MIB, KeyClaim, KeyStatus
 from redrive.errors import InvalidInput
+from redrive.home import check_home
 from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Settlement, without_secrets
 from redrive.keys import IdempotencyKey, run_id_for_key
 from redrive.logs import get_logger
@@ -34,6 +37,12 @@ class PostgresClaims:
         self._breaker = CircuitBreaker(self.pool, LONGEST)
         self._free_failed = free_failed
         self._redactor = redactor or Redactor()
+        self._is_home = False
+
+    async def check_home(self, client: Client) -> None:
+        """Raise if the keys belong to another namespace's runs: one key would have a run in each. Asked once."""
+        if not self._is_home:
+            self._is_home = await self._breaker.ask(lambda session: _is_home(client, session), _tell_unchecked) is True
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
         """Take the key, or return what is stored for it; None if the database did not answer in time."""
@@ -64,6 +73,19 @@ class PostgresClaims:
             )
 
         return await self._breaker.ask(question, tell)
+
+
+async def _is_home(client: Client, session: Session) -> bool:
+    try:
+        await check_home(client, session)
+    except RPCError:
+        # The start itself tells what is wrong with Temporal.
+        return False
+    return True
+
+
+def _tell_unchecked(error: Exception) -> None:
+    log.warning("key.home_not_checked", error_type=type(error).__name__, error=str(error))
 
 
 # A response up to this size is part of the answer to a start; a larger one is read from the row.

@@ -58,6 +58,8 @@ class KeyedStarts:
         """Start the run of the request's key, or answer with the run that it has."""
         run.request_hash = request_hash(run.pipeline, run.payload)
         run.key_expires_at = datetime.now(UTC) + check_ttl(ttl)
+        if self.claims:
+            await self.claims.check_home(self.client)
         claim = await self._claim(run) if self.claims else None
         if claim is None:
             return await self._start_by_second_lock(run)

@@ -11,11 +11,12 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
-from redrive import Registry
+from redrive import Redrive, Registry
 from redrive.activities.keys import KeyActivities
 from redrive.connection import database_url
 from redrive.errors import OtherNamespace
 from redrive.home import adopt, check_home
+from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.payloads import data_converter
 from redrive.postgres.connection import connect
 from redrive.postgres.database import Database
@@ -64,6 +65,11 @@ async def test_rows_of_another_namespace_are_left_alone(
         await check_home(other, pool)
     with pytest.raises(OtherNamespace):
         await ActivityEnvironment().run(KeyActivities(other, database, Redactor()).expire_keys)
+    claims = PostgresClaims(database_url(settings))
+    async with Redrive(other, task_queue=settings.task_queue, registry=Registry(), claims=claims) as redrive:
+        with pytest.raises(OtherNamespace):
+            await redrive.start("good", {}, key="k")
+    assert [each async for each in other.list_workflows("ExecutionStatus = 'Running'")] == []
     stranger = settings.model_copy(update={"temporal_namespace": other.namespace})
     with pytest.raises(OtherNamespace, match="give each its own database"):
         async with running_worker(stranger, Registry()):

@@ -151,7 +151,7 @@ async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
 
 @app.command
 async def link(*, token: str | None = None, console_url: str | None = None) -> None:
-    """Print a link that signs a browser in once, within the hour, as the holder of a token.
+    """Print a link that signs a browser in once, soon after, as the holder of a token.
 
     **Examples**
 

@@ -29,6 +29,7 @@ from redrive.starter.stack.ports import Ports
 from redrive.starter.stack.rabbitmq import RABBITMQ_PORT
 from redrive.starter.stack.redis import REDIS_PORT
 from redrive.starter.stack.stack import Stack, wipe
+from redrive.store.access.sign_in_links import LINK_LASTS
 
 Port = Annotated[int | None, Parameter(validator=Number(gte=1, lte=65535))]
 _BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
@@ -170,7 +171,7 @@ async def _print_link(stack: Stack) -> None:
         # Everything runs: that is no reason to stop it.
         console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)
         return
-    console.print(f"sign in, once, within the hour: {link}", markup=False, soft_wrap=True)
+    console.print(f"sign in, once, within {LINK_LASTS.total_seconds() / 60:g} minutes: {link}", markup=False, soft_wrap=True)
     console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
 
 

@@ -171,7 +171,8 @@ async def _print_link(stack: Stack) -> None:
         # Everything runs: that is no reason to stop it.
         console.print(f"no link to sign in with ({error}); `redrive tokens link` makes one", markup=False)
         return
-    console.print(f"sign in, once, within {LINK_LASTS.total_seconds() / 60:g} minutes: {link}", markup=False, soft_wrap=True)
+    minutes = f"{LINK_LASTS.total_seconds() / 60:g} minutes"
+    console.print(f"sign in, once, within {minutes}: {link}", markup=False, soft_wrap=True)
     console.print(f"programs take the token in {stack.token_file}", markup=False, soft_wrap=True)
 
 

@@ -50,22 +50,28 @@ async def serving(app: ASGIApp, most: int = 100) -> AsyncIterator[int]:
 
 async def _until_closed(port: int, first: bytes, drop: bytes) -> bytes:
     """Send something, then a drop now and then, and return what came back until the server closed the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(first)
+    loop, received = asyncio.get_running_loop(), b""
+    # Not a stream: that forgets what has come when a drop meets a closed connection.
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setblocking(False)
+        await loop.sock_sendall(connection, first)
 
-    async def trickle() -> None:
-        while True:
-            await asyncio.sleep(0.05)
-            writer.write(drop)
+        async def trickle() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    await asyncio.sleep(0.05)
+                    await loop.sock_sendall(connection, drop)
 
-    dropping = asyncio.create_task(trickle())
-    try:
-        with contextlib.suppress(ConnectionError):
-            return await asyncio.wait_for(reader.read(), PATIENCE)
-        return b""
-    finally:
-        dropping.cancel()
-        writer.close()
+        dropping = asyncio.create_task(trickle())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                with contextlib.suppress(ConnectionError):
+                    while part := await loop.sock_recv(connection, 65536):
+                        received += part
+        finally:
+            dropping.cancel()
+            await asyncio.gather(dropping, return_exceptions=True)
+    return received
 
 
 @pytest.mark.parametrize(

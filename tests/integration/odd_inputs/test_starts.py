@@ -33,7 +33,7 @@ TAKE_NO_INPUT = {
 
 def sweep_worker(settings: Settings, client: Client) -> Worker:
     """Return the worker that the bridge makes."""
-    retry = RetrySettings(service_name=f"odd-{uuid.uuid4().hex[:8]}")
+    retry = RetrySettings(service_name=f"odd-{uuid.uuid4().hex[:8]}", rabbitmq_url="amqp://127.0.0.1:1")
     return RabbitBridge(settings, retry, Database(database_url(settings)), DEFAULT_TENANT).sweep_worker(client)
 
 

@@ -16,7 +16,7 @@ from redrive import Category, InvalidInput, ModuleContext, Pipeline, Registry, R
 from redrive.contracts import PAYLOAD_LIMIT, Activity, FailedCycle, RunInput
 from redrive.dead_letters import ExhaustedReport
 from redrive.documents import parse_payload
-from redrive.errors import TooLarge, UnknownPipeline
+from redrive.errors import TooLarge
 from redrive.processes.temporal import workflow_runner
 from redrive.worker import WORKFLOWS
 from tests.conftest import Running, WorkerFactory
@@ -183,7 +183,6 @@ async def test_a_module_that_blocks_past_its_timeout_and_returns_has_worked(
 @pytest.mark.parametrize(
     ("pipeline", "payload", "error", "sentence"),
     [
-        ("bad", {}, UnknownPipeline, "pipeline 'bad' is not known here; known: good"),
         ("good", {"n": "x"}, InvalidInput, "payload does not fit 'good': n: "),
         ("good", {"n": 1, "big": "x" * PAYLOAD_LIMIT}, TooLarge, "the limit is"),
         ("good", {"a": [1, {"b": float("nan")}]}, InvalidInput, r"payload.a\[1\].b: nan is not a JSON number"),
@@ -197,7 +196,6 @@ async def test_a_module_that_blocks_past_its_timeout_and_returns_has_worked(
         ("good", "text", InvalidInput, "payload: a JSON object is needed, not str"),
     ],
     ids=[
-        "unknown pipeline",
         "does not fit",
         "too large",
         "NaN",

@@ -101,9 +101,10 @@ async def test_a_step_that_succeeds_at_once_asks_the_list_nothing(
     asked: list[object] = []
     ask = CircuitBreaker.ask
 
-    async def counted(self: CircuitBreaker, *given: Any) -> Any:
-        asked.append(given)
-        return await ask(self, *given)
+    async def counted(self: CircuitBreaker, question: Any, tell: Any) -> Any:
+        if "Retries" in question.__qualname__:
+            asked.append(question)
+        return await ask(self, question, tell)
 
     monkeypatch.setattr(CircuitBreaker, "ask", counted)
     add_good_pipeline(registry)

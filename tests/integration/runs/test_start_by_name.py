@@ -70,7 +70,8 @@ async def test_a_pipeline_and_a_payload_are_enough(worker: WorkerFactory, regist
     assert result.output == {"n": 2}
     assert [step.status for step in result.steps] == [StepStatus.SUCCESS]
     markers = [event for event in history.events if event.HasField("marker_recorded_event_attributes")]
-    assert len(markers) == 1
+    # The steps that the registry knows, and the report of the end.
+    assert len(markers) == 2
 
 
 def nested(levels: int) -> bytes:

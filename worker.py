@@ -157,6 +157,7 @@ def _run_activities(tools: Tools, slots: StepSlots) -> list[ActivityFunction]:
         RunEnds(tools.database, tools.redactor).record_end,
         catalog.describe_modules,
         catalog.resolve_pipeline,
+        catalog.read_inputs,
         keys.expire_keys,
         RetentionActivities(tools.database, tools.settings.retention).purge,
         AuditAnchors(tools.database, tools.http, tools.settings.audit_anchor).anchor_audit,

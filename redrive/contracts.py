@@ -73,6 +73,7 @@ class Activity(StrEnum):
     RUN_STEP = "run_step"
     DESCRIBE_MODULES = "describe_modules"
     RESOLVE_PIPELINE = "resolve_pipeline"
+    READ_INPUTS = "read_inputs"
     REPORT_EXHAUSTED = "report_exhausted"
     SIGNAL_LETTER = "signal_letter"
     RECORD_EXHAUSTED = "record_exhausted"

@@ -393,6 +393,7 @@ class ModuleRun:
             return
         match given.command:
             case Replay() as command:
+                await self._read_inputs(steps)
                 send_back(self._state, steps, command, step)
             case Resolve() as command:
                 self._state.outputs[step.name], step.output_size = command.output, json_size(command.output)
@@ -404,6 +405,19 @@ class ModuleRun:
                 self._fail(step, f"discarded by {command.requested_by}: {command.reason}")
             case Restart():
                 workflow.logger.warning("run.command_ignored: %s", given.command.verb)
+
+    async def _read_inputs(self, steps: list[StepSnapshot]) -> None:
+        """Let the steps read what their modules read today: a replay runs today's code."""
+        with contextlib.suppress(FailureError):
+            today: dict[str, list[str] | None] = await workflow.execute_local_activity(
+                Activity.READ_INPUTS,
+                [step.name for step in steps],
+                result_type=dict[str, list[str] | None],
+                start_to_close_timeout=LOCAL_TIMEOUT,
+                retry_policy=ONCE,
+            )
+            for step in steps:
+                step.reads = today.get(step.name, step.reads)
 
     async def _proof_problem(self, given: RunCommand, letters: RunLetters) -> str | None:
         """Ask the record whether it has accepted a command: anybody who reaches Temporal can send the signal."""

@@ -21,6 +21,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
@@ -104,7 +105,20 @@ class Recorder:
         self.broken.update(broken)
         run_id = await self.start(pipeline, key)
         await self.until(run_id, RunStatus.DLQ_PENDING)
+        await self.until_reported(LetterId(tenant="default", run_id=run_id, step=sorted(broken)[0]))
         return run_id
+
+    async def until_reported(self, letter: LetterId) -> None:
+        """Wait until a dead letter's workflow is there."""
+
+        async def is_there() -> bool:
+            try:
+                await self.client.get_workflow_handle(letter.workflow_id).describe()
+            except RPCError:
+                return False
+            return True
+
+        await eventually(is_there)
 
     def mend(self) -> None:
         """Let all steps work."""
@@ -116,11 +130,7 @@ class Recorder:
         command: Any = COMMANDS.validate_python({"verb": verb, **wording, **fields})
         letter = LetterId(tenant="default", run_id=run_id, step=step)
 
-        async def is_there() -> bool:
-            answer = await self.client.get_workflow_handle(letter.workflow_id).describe()
-            return answer.status is not None
-
-        await eventually(is_there)
+        await self.until_reported(letter)
         return await self.redrive.dead_letters.send(letter, command)
 
     async def keep(self, name: str, workflow_id: str) -> None:

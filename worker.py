@@ -262,7 +262,7 @@ async def _check_home(client: Client, database: Database) -> None:
     """Refuse to work on another namespace's records. A database that is down now is checked by the sweep."""
     try:
         await database.deadline_pool.ask(lambda session: check_home(client, session), HOME_TIMEOUT)
-    except (RPCError, *DATABASE_ERRORS) as error:
+    except DATABASE_ERRORS as error:
         log.warning("worker.home_not_checked", error_type=type(error).__name__, error=str(error))
 
 

@@ -1,14 +1,17 @@
 """Which Temporal namespace a database belongs to: two stacks that share one would spoil each other's records."""
 
+from datetime import timedelta
 from typing import Final
 
 import asyncpg
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
+from temporalio.service import RPCError
 
-from redrive.errors import OtherNamespace
+from redrive.errors import OtherNamespace, Unavailable
 from redrive.postgres.tenancy import Executor
 
+_LONGEST: Final = timedelta(seconds=2)
 _NOTE: Final = "SELECT namespace_id, namespace FROM redrive.note_home($1, $2)"
 _ADOPT: Final = """
     INSERT INTO redrive.home (namespace_id, namespace) VALUES ($1, $2)
@@ -18,21 +21,31 @@ _ADOPT: Final = """
 
 async def check_home(client: Client, database: Executor) -> None:
     """Note that the database belongs to this namespace, or raise that it belongs to another one."""
-    own = await _namespace_id(client)
-    record = await database.fetchrow(_NOTE, own, client.namespace)
+    await check_namespace(await namespace_id(client), client.namespace, database)
+
+
+async def check_namespace(own: str, name: str, database: Executor) -> None:
+    """Do the same for a namespace whose id is known."""
+    record = await database.fetchrow(_NOTE, own, name)
     if record is not None and record["namespace_id"] != own:
         raise OtherNamespace(
             f"the database belongs to Temporal's namespace {record['namespace']!r} ({record['namespace_id']}), this is "
-            f"{client.namespace!r} ({own}): give each its own database; if the other one is gone for good, `redrive "
-            "reconcile --adopt` gives its records to this one"
+            f"{name!r} ({own}): give each its own database; if the other one is gone for good, `redrive reconcile "
+            "--adopt` gives its records to this one"
         )
 
 
 async def adopt(client: Client, owner: "asyncpg.Connection[asyncpg.Record]") -> None:
     """Give the database's records to this namespace. Needs the login of the tables' owner."""
-    await owner.execute(_ADOPT, await _namespace_id(client), client.namespace)
+    await owner.execute(_ADOPT, await namespace_id(client), client.namespace)
 
 
-async def _namespace_id(client: Client) -> str:
-    answer = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+async def namespace_id(client: Client) -> str:
+    """Return the id of the client's namespace, or raise if Temporal does not answer soon."""
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        answer = await client.workflow_service.describe_namespace(request, timeout=_LONGEST)
+    except (RPCError, RuntimeError) as error:
+        # A client that was never connected raises RuntimeError.
+        raise Unavailable(f"Temporal does not tell the id of its namespace: {error}") from error
     return answer.namespace_info.id

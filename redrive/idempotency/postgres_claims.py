@@ -6,11 +6,10 @@ from typing import Any, Final, TypeVar
 
 from pydantic_core import from_json
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from redrive.contracts import MIB, KeyClaim, KeyStatus
-from redrive.errors import InvalidInput
-from redrive.home import check_home
+from redrive.errors import InvalidInput, Unavailable
+from redrive.home import check_namespace, namespace_id
 from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Settlement, without_secrets
 from redrive.keys import IdempotencyKey, run_id_for_key
 from redrive.logs import get_logger
@@ -41,8 +40,19 @@ class PostgresClaims:
 
     async def check_home(self, client: Client) -> None:
         """Raise if the keys belong to another namespace's runs: one key would have a run in each. Asked once."""
-        if not self._is_home:
-            self._is_home = await self._breaker.ask(lambda session: _is_home(client, session), _tell_unchecked) is True
+        if self._is_home:
+            return
+        try:
+            own = await namespace_id(client)
+        except Unavailable:
+            # The start itself tells what is wrong with Temporal; a key that has ended is answered without it.
+            return
+
+        async def is_checked(session: Session) -> bool:
+            await check_namespace(own, client.namespace, session)
+            return True
+
+        self._is_home = await self._breaker.ask(is_checked, _tell_unchecked) is True
 
     async def claim(self, request: ClaimRequest) -> Claim | None:
         """Take the key, or return what is stored for it; None if the database did not answer in time."""
@@ -73,15 +83,6 @@ class PostgresClaims:
             )
 
         return await self._breaker.ask(question, tell)
-
-
-async def _is_home(client: Client, session: Session) -> bool:
-    try:
-        await check_home(client, session)
-    except RPCError:
-        # The start itself tells what is wrong with Temporal.
-        return False
-    return True
 
 
 def _tell_unchecked(error: Exception) -> None:

@@ -3,7 +3,7 @@
 from tests.chaos.bulk_case import bulk_case
 from tests.chaos.scene import scene
 
-LETTERS = 100
+LETTERS = 60
 
 
 async def test_killed_workers_and_console_replay_nothing_twice_and_leave_nothing_out() -> None:

@@ -92,7 +92,7 @@ def _as_json(comparisons: Sequence[LetterComparison]) -> str:
 
 
 def _show(comparisons: Sequence[LetterComparison]) -> None:
-    heads = ("parked/s", "replays/s", "order to step p50 ms", "p99 ms", "worker CPU ms", "server CPU ms")
+    heads = ("parked/s", "replays/s", "command to step p50 ms", "p99 ms", "worker CPU ms", "server CPU ms")
     table = Table("at once", "as", title=f"Dead letters and replays, {os.cpu_count()} cores; CPU per run")
     for head in (*heads, "ratio parked/s", "ratio replays/s"):
         table.add_column(head, justify="right")

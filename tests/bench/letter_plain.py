@@ -19,7 +19,7 @@ class ParkingRun:
     """Run the step until it succeeds, once for each signal."""
 
     def __init__(self) -> None:
-        self._orders = 0
+        self._commands = 0
 
     @workflow.run
     async def run(self, errand: Errand) -> Done:
@@ -32,10 +32,10 @@ class ParkingRun:
                 if not workflow.unsafe.is_replaying():
                     with workflow.unsafe.sandbox_unrestricted():
                         note(errand, PARKED_FILE)
-            await workflow.wait_condition(lambda: self._orders > 0)
-            self._orders -= 1
+            await workflow.wait_condition(lambda: self._commands > 0)
+            self._commands -= 1
 
     @workflow.signal
     def replay(self) -> None:
         """Go on."""
-        self._orders += 1
+        self._commands += 1

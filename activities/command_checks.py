@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import (
     DOCUMENT_LIMIT,
+    INPUT_ELEMENT_LIMIT,
     PAYLOAD_LIMIT,
     RESULT_LIMIT,
     Query,
@@ -33,7 +34,7 @@ from redrive.dead_letters import (
     Verb,
     restarted,
 )
-from redrive.documents import json_size, patched, step_input, validation_sentence
+from redrive.documents import json_problem, json_size, patched, step_input, validation_sentence
 from redrive.errors import InvalidInput
 from redrive.identifiers import check_identifiers
 from redrive.keys import run_id_for_key
@@ -113,6 +114,9 @@ class CommandChecks:
     async def _restart(self, letter: LetterId, run: RunInput) -> CheckedCommand:
         """Start the next generation of a run that is gone, with the steps before the dead one done."""
         fresh = restarted(run, letter)
+        problem = json_problem(fresh.model_dump(mode="json"), INPUT_ELEMENT_LIMIT)
+        if problem:
+            return CheckedCommand(f"the run cannot be started again{problem}")
         run_id = run_id_for_key(letter.tenant, run.key or letter.run_id, fresh.generation)
         # Starting twice gives one run: the id is computed.
         await start_run(self._client, self._task_queue, run_id, fresh)

@@ -25,6 +25,8 @@ NAME_LIMIT: Final = 1024
 DIGIT_LIMIT: Final = 4300
 # A message has fields of its own besides its document.
 MESSAGE_ELEMENT_LIMIT: Final = ELEMENT_LIMIT + 10_000
+# A run that replaces one that is gone is given the outputs of earlier steps with its payload.
+INPUT_ELEMENT_LIMIT: Final = 4 * MESSAGE_ELEMENT_LIMIT
 FIELD_LIMIT: Final = 1000
 ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024

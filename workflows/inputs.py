@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive.categories import Category
-from redrive.contracts import MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
+from redrive.contracts import INPUT_ELEMENT_LIMIT, MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import COMMAND_LIMIT, COMMANDS, PROBLEM_LIMIT, Command, Verb
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
@@ -29,7 +29,7 @@ NOTHING = RawValue(Payload())
 
 def read_input(model: type[M], raw: RawValue) -> M:
     """Return the input of a workflow, or fail the workflow."""
-    value, message = _read(model, raw, "the input")
+    value, message = _read(model, raw, "the input", MESSAGE_ELEMENT_LIMIT)
     problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
     if problem:
         raise _refusal(f"the input{problem}")
@@ -42,9 +42,9 @@ def read_no_input(raw: RawValue) -> None:
         raise _refusal("the input is unexpected: this workflow takes none")
 
 
-def read_run_input(raw: RawValue) -> RunInput:
-    """Return the run input, or fail the run."""
-    _, run = _read(RunInput, raw, "the run's input")
+def read_run_input(raw: RawValue, *, is_continued: bool = False) -> RunInput:
+    """Return the run input, or fail the run. One that continues itself was checked before, and may have grown."""
+    _, run = _read(RunInput, raw, "the run's input", None if is_continued else INPUT_ELEMENT_LIMIT)
     try:
         check_payload(run.payload)
         _check_state(run)
@@ -53,10 +53,13 @@ def read_run_input(raw: RawValue) -> RunInput:
     return run
 
 
-def _read(model: type[M], raw: RawValue, what: str) -> tuple[object, M]:
+def _read(model: type[M], raw: RawValue, what: str, elements: int | None) -> tuple[object, M]:
     try:
-        value = from_json(raw.payload.data, allow_inf_nan=False)
+        data = raw.payload.data
+        value = from_json(data, allow_inf_nan=False) if elements is None else parse_json(data, elements)
         return value, model.model_validate(value)
+    except TooLarge as error:
+        raise _refusal(f"{what} has {error}") from None
     except ValidationError as error:
         raise _refusal(f"{what} does not fit: {validation_sentence(error)}") from None
     except ValueError as error:

@@ -222,7 +222,7 @@ class ModuleRun:
     def _read(self, raw: RawValue) -> RunInput:
         try:
             check_run_id(workflow.info().workflow_id)
-            return read_run_input(raw)
+            return read_run_input(raw, is_continued=workflow.info().continued_run_id is not None)
         except ApplicationError as error:
             self._error = error.message
             self._upsert(RunStatus.FAILED, Category.VALIDATION)

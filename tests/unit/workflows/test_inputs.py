@@ -14,7 +14,15 @@ from temporalio.exceptions import ApplicationError
 
 from redrive import STEP, StepStatus
 from redrive.bulk import Approval, BulkBegin, BulkCommand, BulkControlInput, BulkRequest, BulkStart, ItemsRequest
-from redrive.contracts import ResolveRequest, RunInput, RunState, StepSnapshot, StepState, SweepInput
+from redrive.contracts import (
+    INPUT_ELEMENT_LIMIT,
+    ResolveRequest,
+    RunInput,
+    RunState,
+    StepSnapshot,
+    StepState,
+    SweepInput,
+)
 from redrive.dead_letters import (
     COMMAND_LIMIT,
     PROBLEM_LIMIT,
@@ -193,3 +201,12 @@ def test_a_sweep_has_a_shift_that_temporal_takes() -> None:
     for shift in ("P999999999D", 0, -1):
         with pytest.raises(ApplicationError, match="shift"):
             read_input(SweepInput, raw(json.dumps({"tenant": "acme", "shift": shift}).encode()))
+
+
+def test_a_run_input_of_too_many_elements_is_refused_before_it_is_parsed() -> None:
+    """Unless the run continues itself: what it has become was checked step by step."""
+    data = b'{"pipeline": "p", "payload": {"a": [' + b"0," * INPUT_ELEMENT_LIMIT + b"0]}}"
+    with pytest.raises(ApplicationError, match=f"the run's input has more than {INPUT_ELEMENT_LIMIT} elements"):
+        read_run_input(raw(data))
+    with pytest.raises(ApplicationError, match="payload: more than 50000 elements"):
+        read_run_input(raw(data), is_continued=True)

@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,12 +39,12 @@ lock: setup ## Update the requirement files from pyproject.toml
 	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
 	$(COMPILE) --extra server --extra otel --extra sentry pyproject.toml --group build -o requirements-image.txt
 
-bench: setup ## Compare runs, dead letters, replays and keys with plain Temporal workflows, and the retry scheduler with Celery
-	$(BIN)/python -m tests.bench.runs
-	$(BIN)/python -m tests.bench.dead_letters
-	$(BIN)/python -m tests.bench.keys
-	$(BIN)/python -m tests.bench.starts
+bench: setup ## Compare with plain Temporal, DBOS and a hand-written run; write docs/benchmarks.md (10 minutes); then bench-bridges
+	$(BIN)/python -m tests.bench
 	$(MAKE) bench-bridges
+
+bench-quick: setup ## Compare with plain Temporal, DBOS and a hand-written run, roughly (2 minutes); only print
+	$(BIN)/python -m tests.bench --quick
 
 bench-bridges: setup ## Compare the retry scheduler with Celery on the same RabbitMQ (about 2 minutes)
 	$(BIN)/python -m tests.bench.rabbitmq

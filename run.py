@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,9 @@ def _become(command: list[str]) -> None:
     if "pytest" in command:
         os.chdir(ROOT)
         environment = _with_bytecode(environment)
+    else:
+        # So that commands that it prints can be pasted: `redrive` itself is not on the user's path.
+        environment["REDRIVE_CALLED_AS"] = shlex.join(["python3", sys.argv[0]])
     sys.stdout.flush()
     os.execve(command[0], command, environment)  # noqa: S606
 

@@ -5,6 +5,7 @@ Any number may run side by side; none keeps state that another needs.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,56 +21,57 @@ from temporalio.worker import (
     WorkerTuner,
 )
 
-from redrive.activities.alerts import AlertActivities
-from redrive.activities.audit_anchors import AuditAnchors
-from redrive.activities.backlog_gauges import keep_gauges
-from redrive.activities.bulk import BulkActivities
-from redrive.activities.bulk_plans import BulkPlanActivities
+from redrive.activities.alerts import AlertActivities, FollowUps
+from redrive.activities.bulk import BulkActivities, BulkPlanActivities
 from redrive.activities.catalog import CatalogActivities
-from redrive.activities.command_checks import CommandChecks
-from redrive.activities.commands import CommandActivities
-from redrive.activities.dead_letter_records import LetterRecords
-from redrive.activities.dead_letter_signals import LetterSignals
-from redrive.activities.follow_ups import FollowUps
-from redrive.activities.keys import KeyActivities
-from redrive.activities.loop_watchdog import StallGuard
-from redrive.activities.retention import RetentionActivities
-from redrive.activities.run_ends import RunEnds
+from redrive.activities.commands import CommandActivities, CommandChecks
+from redrive.activities.dead_letters import LetterRecords, LetterSignals
+from redrive.activities.maintenance import AuditAnchors, KeyActivities, RetentionActivities
+from redrive.activities.module_threads import ModuleThreads
+from redrive.activities.run_records import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.step_slots import StepSlots
+from redrive.activities.worker_health import StallGuard, keep_gauges
 from redrive.connection import database_url
+from redrive.contracts import DEBUG_TIMEOUT
 from redrive.errors import InvalidInput
-from redrive.fairness import overflow_queue, slots_to_reserve
+from redrive.fairness import keep_weights, overflow_queue, slots_to_reserve
 from redrive.home import check_home
 from redrive.http import new_http_client
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
-from redrive.module_files import load_modules
-from redrive.modules import DEFAULT_REGISTRY, Registry
+from redrive.modules import DEFAULT_REGISTRY, Registry, authors_files, load_modules
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import run_program, say_ready, until_signalled
 from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
 from redrive.published_catalogs import Publication
 from redrive.redaction.redactor import Redactor
+from redrive.resources import Started, started
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
-from redrive.weights import keep_weights
-from redrive.workflows.alert_follow_up import AlertFollowUp
-from redrive.workflows.anchor_audit import AnchorAudit
-from redrive.workflows.bulk_queries import ApproveBulk, DescribeBulk, ListBulkItems, PlanBulk
 from redrive.workflows.bulk_replay import BulkReplay
-from redrive.workflows.catalog import DescribeModules, ResolvePipeline
-from redrive.workflows.dead_letter import DeadLetter
-from redrive.workflows.expire_keys import ExpireKeys
+from redrive.workflows.dead_letter import AlertFollowUp, DeadLetter
+from redrive.workflows.debugging import LongSteps
+from redrive.workflows.inputs import OneInput
+from redrive.workflows.maintenance import AnchorAudit, ExpireKeys, PurgeRecords
 from redrive.workflows.module_run import ModuleRun
-from redrive.workflows.purge_records import PurgeRecords
-from redrive.workflows.single_input import OneInput
+from redrive.workflows.queries import (
+    ApproveBulk,
+    DescribeBulk,
+    DescribeModules,
+    ListBulkItems,
+    PlanBulk,
+    RecordCommand,
+    ResolvePipeline,
+)
+from redrive.workflows.scheduled_run import ScheduledRun
 
 log = get_logger(__name__)
 ActivityFunction: TypeAlias = Callable[..., Any]
 
 WORKFLOWS = [
     ModuleRun,
+    ScheduledRun,
     DeadLetter,
     AlertFollowUp,
     BulkReplay,
@@ -77,6 +79,7 @@ WORKFLOWS = [
     PurgeRecords,
     AnchorAudit,
     DescribeModules,
+    RecordCommand,
     ResolvePipeline,
     PlanBulk,
     ApproveBulk,
@@ -84,6 +87,8 @@ WORKFLOWS = [
     ListBulkItems,
 ]
 HOME_TIMEOUT = timedelta(seconds=3)
+# Workflow tasks and local activities at once, besides those of fast steps.
+OTHER_TASKS = 100
 # A record waits as long as Postgres is down: Temporal's own buckets end at 10 s.
 BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
@@ -98,25 +103,33 @@ class Tools:
     settings: Settings
     registry: Registry
     metrics: Metrics
+    threads: ModuleThreads
+    resources: Started
+    debug: bool = False
 
-    @property
+    @functools.cached_property
     def redactor(self) -> Redactor:
         """The redactor of stored and logged texts."""
-        return self.settings.redactor()
+        return self.settings.redactor(self.registry.hidden_names())
 
 
-def build_worker(tools: Tools, slots: StepSlots) -> Worker:
+def build_worker(tools: Tools, slots: StepSlots, ends: RunEnds) -> Worker:
     """Build a worker."""
     settings = tools.settings
+    # A fast step holds one of each: runs without one must still find some.
+    tasks = settings.max_concurrent_steps + OTHER_TASKS
     return Worker(
         tools.client,
         task_queue=settings.task_queue,
         workflows=WORKFLOWS,
-        activities=[*_run_activities(tools, slots), *_letter_activities(tools), *_bulk_activities(tools)],
-        workflow_runner=workflow_runner(),
-        interceptors=[OneInput()],
+        activities=[*_run_activities(tools, slots, ends), *_letter_activities(tools), *_bulk_activities(tools)],
+        workflow_runner=workflow_runner(ends.left),
+        interceptors=[OneInput(), *([LongSteps()] if tools.debug else [])],
+        debug_mode=tools.debug,
         build_id=settings.build_id,
         max_concurrent_activities=settings.max_concurrent_steps,
+        max_concurrent_workflow_tasks=tasks,
+        max_concurrent_local_activities=tasks,
         max_cached_workflows=settings.max_cached_runs,
         # After a kill -9, a run answers again after this instead of Temporal's 10 s.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1.5),
@@ -147,17 +160,16 @@ def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
     )
 
 
-def _run_activities(tools: Tools, slots: StepSlots) -> list[ActivityFunction]:
+def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[ActivityFunction]:
     """Return the activities of runs: steps, keys, the catalog, and the maintenance of their records."""
     steps = _step_activities(tools, slots)
     catalog = CatalogActivities(tools.registry, tools.settings.build_id)
     keys = KeyActivities(tools.client, tools.database, tools.redactor)
     return [
         steps.run_step,
-        RunEnds(tools.database, tools.redactor).record_end,
+        ends.record_end,
         catalog.describe_modules,
         catalog.resolve_pipeline,
-        catalog.read_inputs,
         keys.expire_keys,
         RetentionActivities(tools.database, tools.settings.retention).purge,
         AuditAnchors(tools.database, tools.http, tools.settings.audit_anchor).anchor_audit,
@@ -177,28 +189,38 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
         metrics=tools.metrics,
         database=tools.database,
         slots=slots,
+        threads=tools.threads,
+        resources=tools.resources,
+        debug=tools.debug,
     )
 
 
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
     """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
-    signals = LetterSignals(client, redactor, task_queue=settings.task_queue)
     follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
     records = LetterRecords(database, follow_ups, redactor, tools.metrics)
-    checks = CommandChecks(client, tools.registry, redactor, task_queue=settings.task_queue)
-    commands = CommandActivities(client, database, checks, redactor, tools.metrics)
+    signals = LetterSignals(client, records, redactor, task_queue=settings.task_queue)
+    checks = CommandChecks(tools.registry, redactor)
+    commands = CommandActivities(
+        client,
+        database,
+        checks,
+        signals,
+        redactor=redactor,
+        metrics=tools.metrics,
+        task_queue=settings.task_queue,
+    )
     alerts = AlertActivities(tools.http, settings.alerts)
     return [
         signals.report_exhausted,
-        signals.signal_letter,
+        signals.report_outcome,
         records.record_exhausted,
         records.record_outcome,
         records.record_refusal,
-        records.record_continue,
-        records.load_letter,
         commands.record_command,
-        commands.check_command,
+        commands.record_continue,
+        commands.pass_on_command,
         alerts.raise_alert,
         follow_ups.take_suppressed,
     ]
@@ -230,32 +252,66 @@ def _bulk_activities(tools: Tools) -> list[ActivityFunction]:
 
 
 @contextlib.asynccontextmanager
-async def running_worker(settings: Settings, registry: Registry = DEFAULT_REGISTRY) -> AsyncIterator[Worker]:
-    """Connect and run a worker for as long as the context lasts."""
+async def running_worker(
+    settings: Settings, registry: Registry = DEFAULT_REGISTRY, *, debug: bool = False
+) -> AsyncIterator[Worker]:
+    """Connect and run a worker for as long as the context lasts.
+
+    With `debug` it runs one step at a time, and no step is ended for taking long or for blocking the worker.
+    """
+    if debug:
+        settings = settings.model_copy(
+            update={"max_concurrent_steps": 1, "reserved_steps": 0, "stall_limit": DEBUG_TIMEOUT}
+        )
     runtime = _runtime(settings)
-    metrics = Metrics(runtime.metric_meter) if runtime else Metrics()
-    client = await connect_with_retries(settings, runtime)
-    async with new_http_client() as http, Database(database_url(settings)) as database:
-        await _check_home(client, database)
+    steps = settings.max_concurrent_steps
+    async with _opened_tools(settings, registry, runtime, debug=debug) as tools:
+        slots = StepSlots(steps, slots_to_reserve(steps, settings.reserved_steps))
         with StallGuard(settings.stall_limit):
-            tools = Tools(
-                client=client, http=http, database=database, settings=settings, registry=registry, metrics=metrics
-            )
-            slots = StepSlots(
-                settings.max_concurrent_steps,
-                slots_to_reserve(settings.max_concurrent_steps, settings.reserved_steps),
-            )
             async with (
                 _published(tools),
-                build_worker(tools, slots) as worker,
+                _run_ends(tools) as ends,
+                build_worker(tools, slots, ends) as worker,
                 build_overflow_worker(tools, slots),
             ):
-                gauges = asyncio.create_task(keep_gauges(database, metrics)) if runtime else None
+                gauges = asyncio.create_task(keep_gauges(tools.database, tools.metrics)) if runtime else None
                 try:
                     yield worker
                 finally:
                     if gauges:
                         gauges.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _opened_tools(
+    settings: Settings, registry: Registry, runtime: Runtime | None, *, debug: bool
+) -> AsyncIterator[Tools]:
+    """Connect, and start what the modules share."""
+    client = await connect_with_retries(settings, runtime)
+    async with new_http_client() as http, Database(database_url(settings)) as database:
+        await _check_home(client, database)
+        with contextlib.closing(ModuleThreads(settings.max_concurrent_steps)) as threads:
+            async with started(registry.resources) as resources:
+                yield Tools(
+                    client=client,
+                    http=http,
+                    database=database,
+                    settings=settings,
+                    registry=registry,
+                    metrics=Metrics(runtime.metric_meter) if runtime else Metrics(),
+                    threads=threads,
+                    resources=resources,
+                    debug=debug,
+                )
+
+
+@contextlib.asynccontextmanager
+async def _run_ends(tools: Tools) -> AsyncIterator[RunEnds]:
+    ends = RunEnds(tools.database, tools.redactor)
+    try:
+        yield ends
+    finally:
+        await ends.finish()
 
 
 async def _check_home(client: Client, database: Database) -> None:
@@ -314,14 +370,23 @@ async def _keep_weights(client: Client, settings: Settings) -> None:
         log.warning("worker.weights_not_kept", error=error.message[:300])
 
 
-async def serve(settings: Settings) -> None:
+def _warn_of_modules(settings: Settings, registry: Registry) -> None:
+    """Log what would only be noticed when a run waits, or fails."""
+    if not registry.modules:
+        log.warning("worker.no_modules", modules=settings.modules)
+    for pipeline, problem in registry.misfits():
+        log.warning("worker.pipeline_misfit", pipeline=pipeline, error=problem)
+
+
+async def serve(settings: Settings, *, debug: bool = False) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
-    async with until_signalled() as stopped, running_worker(settings) as worker:
+    _warn_of_modules(settings, DEFAULT_REGISTRY)
+    async with until_signalled() as stopped, running_worker(settings, debug=debug) as worker:
         await _keep_schedules(worker.client, settings.task_queue)
         await _keep_weights(worker.client, settings)
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
-        say_ready(settings.ready_file)
+        say_ready(settings.ready_file, authors_files())
         try:
             await asyncio.Event().wait()
         finally:

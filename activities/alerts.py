@@ -1,16 +1,31 @@
-"""Alerts on dead letters: Sentry and a signed webhook. Each is optional, and neither can delay a dead letter."""
+"""Alerts on dead letters: Sentry and a signed webhook. Each is optional, and neither can delay a dead letter.
 
+Suppressed failures are reported later, in a follow-up. Webhooks are signed, so that receivers can verify the sender.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from redrive.activities.webhooks import post_signed
-from redrive.contracts import Activity
-from redrive.dead_letters import Alert
-from redrive.errors import InvalidInput
+from redrive.classify import category_of_status
+from redrive.contracts import Activity, Workflow
+from redrive.dead_letters import Alert, FollowUp
+from redrive.errors import InvalidInput, ServiceError
 from redrive.logs import get_logger
+from redrive.network import PRIVATE
+from redrive.postgres.database import Database
 from redrive.settings import AlertSettings
+from redrive.store import alerts
 
 log = get_logger(__name__)
 
@@ -63,3 +78,62 @@ def _sentry(settings: AlertSettings) -> Any:
         ) from error
     sentry_sdk.init(dsn=settings.sentry_dsn.get_secret_value(), default_integrations=False, send_default_pii=False)
     return sentry_sdk
+
+
+class FollowUps:
+    """Plan follow-ups, and count the failures that they report."""
+
+    def __init__(self, client: Client, database: Database, *, task_queue: str, window: timedelta) -> None:
+        self._client = client
+        self._database = database
+        self._task_queue = task_queue
+        self.window = window
+
+    async def plan(self, alert: Alert) -> None:
+        """Start the follow-up of the alert that suppresses this one, for the end of its window. Twice is harmless."""
+        since = await alerts.last_sent(await self._database.pool(), alert.letter.tenant, alert.fingerprint)
+        if since is None:
+            return
+        follow_up = FollowUp(alert=alert, since=since)
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await self._client.start_workflow(
+                Workflow.ALERT_FOLLOW_UP,
+                follow_up,
+                id=follow_up.workflow_id,
+                task_queue=self._task_queue,
+                start_delay=max(since + self.window - datetime.now(UTC), timedelta(0)),
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"{alert.letter.step}: {alert.category}, tenant {alert.letter.tenant}",
+            )
+
+    @activity.defn(name=Activity.TAKE_SUPPRESSED)
+    async def take_suppressed(self, follow_up: FollowUp) -> int:
+        """Return how many suppressed failures are reported now."""
+        alert = follow_up.alert
+        pool = await self._database.pool()
+        return await alerts.take_suppressed(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)
+
+
+async def post_signed(http: httpx.AsyncClient, url: str, body: bytes, secret: SecretStr | None, *, what: str) -> None:
+    """Send a JSON document, or raise a ServiceError that names what was not accepted."""
+    # The operator sets the whole address, and no payload data is in it: it may be a private one.
+    response = await http.post(
+        url, content=body, headers=_headers(body, secret), follow_redirects=False, extensions={PRIVATE: True}
+    )
+    if response.status_code >= 300:
+        raise ServiceError(
+            f"the {what} webhook answered {response.status_code}",
+            category=category_of_status(response.status_code),
+            status=response.status_code,
+        )
+
+
+def _headers(body: bytes, secret: SecretStr | None) -> dict[str, str]:
+    moment = str(int(time.time()))
+    headers = {"content-type": "application/json", "x-redrive-timestamp": moment}
+    if secret:
+        key = secret.get_secret_value().encode()
+        signature = hmac.new(key, moment.encode() + b"." + body, hashlib.sha256).hexdigest()
+        headers["x-redrive-signature"] = f"sha256={signature}"
+    return headers

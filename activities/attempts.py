@@ -1,16 +1,27 @@
-"""The attempts of a step so far. Pure.
+"""The outcome of a step's attempt, in the form in which it travels: earlier attempts, a result, an error's text. Pure.
 
-They travel from one attempt to the next in Temporal's heartbeat details, so that keeping them costs no database write.
+Attempts travel from one to the next in Temporal's heartbeat details, so that keeping them costs no database write.
+A result is JSON that Temporal can carry: it would retry a result that it cannot, effects included. An error's text and
+stack are without secrets, and reading them never fails.
 """
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from redrive.categories import Category
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, Attempt
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, ERROR_TEXT_LIMIT, RESULT_LIMIT, Attempt
+from redrive.documents import json_problem, number_problem, validation_sentence
+from redrive.errors import Terminal
+from redrive.modules import Module, is_authors
+from redrive.redaction.redactor import Redactor
 
 _ATTEMPTS = TypeAdapter(list[Attempt])
 
@@ -56,3 +67,105 @@ def to_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     """Return the attempts as heartbeat details."""
     details: list[dict[str, Any]] = _ATTEMPTS.dump_python(list(attempts), mode="json")
     return details
+
+
+def plain_result(module: Module[Any, Any], output: object) -> Any:
+    """Return a module's result as plain JSON, or end its step."""
+    if not isinstance(output, module.output_model):
+        wanted = module.output_model.__name__
+        raise Terminal(
+            f"module {module.name!r} returned {type(output).__name__}, not {wanted}", category=Category.SERIALIZATION
+        )
+    value = _plain(module, output)
+    size = len(to_json(value))
+    if size > RESULT_LIMIT:
+        raise Terminal(
+            f"module {module.name!r} returned {size} bytes; the limit is {RESULT_LIMIT} (return a reference)",
+            category=Category.TOO_LARGE,
+        )
+    return value
+
+
+def packed_result(value: Any, attempt: int, earlier: Sequence[Attempt]) -> RawValue:
+    """Serialise the result of an attempt."""
+    output = to_json(value)
+    rest = to_json({"size": len(output), "attempt": attempt, "attempts": to_details(earlier)})
+    # Assembled as bytes, so that a megabyte is copied once.
+    data = b'{"output":' + output + b"," + rest.removeprefix(b"{")
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
+
+
+def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
+    try:
+        value = output.model_dump(mode="json")
+    except (PydanticSerializationError, ValueError) as error:
+        raise Terminal(
+            f"module {module.name!r} returned what is not JSON: {error}", category=Category.SERIALIZATION
+        ) from error
+    problem = json_problem(value) or number_problem(output.model_dump())
+    if problem:
+        raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
+    return value
+
+
+def error_text(error: BaseException, redactor: Redactor) -> str:
+    """Return an error's text, even if its `__str__` is broken or it has a lone surrogate."""
+    if isinstance(error, ValidationError):
+        # Pydantic's own text shows values without the field names that mark them as secret.
+        return _storable(f"{error.title}: {validation_sentence(error, redactor)}")
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"(its text cannot be shown: {type(broken).__name__})"
+    return _storable(text)
+
+
+def error_place(error: BaseException, module: Module[Any, Any] | None) -> str:
+    """Return the last line of the module author's code that an error went through, as `invoice.py:31 in charge`."""
+    home = module.function.__module__ if module else ""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if is_authors(frame.f_globals.get("__name__") or "", code.co_filename, home):
+            place = f"{_file(code.co_filename)}:{line} in {code.co_name}"
+    return place
+
+
+def _file(name: str) -> str:
+    """Return a file's path below the working directory; of others the name alone: paths are the machine's own."""
+    path = Path(name)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def redacted_text(text: str, redactor: Redactor) -> str:
+    """Return the beginning of a text, without secrets."""
+    return redactor.beginning(text, ERROR_TEXT_LIMIT)
+
+
+def redacted_stack(error: BaseException, redactor: Redactor) -> str:
+    """Return the end of an error's stack, without secrets."""
+    stack = "".join(traceback.format_exception(error))
+    for cause in _causes(error):
+        if isinstance(cause, ValidationError):
+            for line in str(cause).splitlines():
+                stack = stack.replace(line.strip(), line.strip().partition(" [type=")[0])
+    return redactor.end(_storable(stack), ERROR_TEXT_LIMIT)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Iterate over an error and its causes, including groups."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        found = pending.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        pending += [found.__cause__, found.__context__]
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")

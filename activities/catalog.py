@@ -22,11 +22,6 @@ class CatalogActivities:
         modules, pipelines = self._registry.views()
         return Catalog(modules=modules, pipelines=pipelines, build_id=self._build_id)
 
-    @activity.defn(name=Activity.READ_INPUTS)
-    async def read_inputs(self, steps: list[str]) -> dict[str, list[str] | None]:
-        """Return which fields of a run's document the modules read that this worker knows; none: all of them."""
-        return {name: self._registry.modules[name].reads for name in steps if name in self._registry.modules}
-
     @activity.defn(name=Activity.RESOLVE_PIPELINE)
     async def resolve_pipeline(self, request: ResolveRequest) -> Resolution:
         """Return a pipeline's steps, or why this payload cannot start it."""

@@ -1,151 +1,292 @@
-"""An operator's command: checked against the run, recorded, signalled to the run.
+"""An operator's command: checked, recorded, and answered.
 
-All in one activity: if the worker dies in between, the next attempt finds the command in the audit log and signals it.
-The run may get it twice; it takes a command only for the cycle that it is parked in.
+The run has it recorded before it carries it out. If a worker dies in between, the run asks again: the command is found
+in the audit log and gets the same answer. A command whose run is gone is carried out here.
 """
 
+import asyncio
+from typing import TypeVar, cast
+
 from pydantic import ValidationError
+from pydantic_core import to_json
 from temporalio import activity
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.activities.command_checks import CheckedCommand, CommandChecks
-from redrive.activities.command_texts import storable
-from redrive.contracts import Activity
+from redrive.activities.dead_letters import LetterSignals
+from redrive.activities.foreign_workflows import ForeignWorkflows
+from redrive.contracts import (
+    DOCUMENT_LIMIT,
+    INPUT_ELEMENT_LIMIT,
+    PAYLOAD_LIMIT,
+    RESULT_LIMIT,
+    Activity,
+    Query,
+)
+from redrive.dead_letter_client import ANSWER_TIMEOUT, DeadLetters
 from redrive.dead_letters import (
-    PROBLEM_LIMIT,
+    RECORD_BEHIND,
     Answer,
     CommandRecorded,
     CommandRequest,
+    Continue,
     Discard,
-    MalformedCommand,
-    ReceivedCommand,
+    LetterCommand,
+    LetterId,
+    Outcome,
+    PassedOn,
     Replay,
+    Resolve,
     Restart,
-    RunCommand,
-    RunSignal,
+    RunDocument,
+    Verb,
+    restarted,
     status_after,
 )
+from redrive.documents import json_problem, json_size, patched, step_input, validation_sentence
+from redrive.errors import InvalidInput
+from redrive.keys import check_identifiers, run_id_for_key, shown_identifier
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
+from redrive.modules import Registry
 from redrive.postgres.database import Database
+from redrive.reconcile import ENDINGS
 from redrive.redaction.redactor import Redactor
+from redrive.starts import start_run
 from redrive.store.dead_letters import records as dead_letters
+from redrive.store.runs import put_continue
+
+_MESSAGES = {
+    Verb.REPLAY: "the run goes on",
+    Verb.RESOLVE: "the run goes on with the given output",
+    Verb.DISCARD: "the run ends FAILED",
+}
+_FOREIGN_MESSAGES = {
+    Verb.REPLAY: "the workflow goes on",
+    Verb.RESOLVE: "the workflow goes on with the given result",
+    Verb.DISCARD: "the error is raised in the workflow",
+}
+Command = TypeVar("Command", bound=LetterCommand | Continue)
 
 log = get_logger(__name__)
+
+
+class CommandChecks:
+    """Check commands against modules: what a run, which has no code of its own, cannot check."""
+
+    def __init__(self, registry: Registry, redactor: Redactor) -> None:
+        self._registry = registry
+        self._redactor = redactor
+
+    def problem(self, request: CommandRequest) -> str | None:
+        """Say why a command cannot be carried out, or None."""
+        if problem := identifier_problem(request.command):
+            return problem
+        match request.command:
+            case Replay() as command if command.input_patch is not None and request.run:
+                return self._patch_problem(command.from_step or request.letter.step, command, request.run)
+            case Resolve() as command if request.run:
+                return self._output_problem(request.letter.step, command, request.run)
+        return None
+
+    def reads(self, run_steps: list[str]) -> dict[str, list[str] | None]:
+        """Return which fields of a run's document the modules read today; none: all of them."""
+        return {name: self._registry.modules[name].reads for name in run_steps if name in self._registry.modules}
+
+    def completed(self, step: str, command: LetterCommand) -> LetterCommand:
+        """Return a command as the run gets it: an output with its model's defaults, as the module would return it."""
+        module = self._registry.modules.get(step)
+        if not isinstance(command, Resolve) or module is None:
+            return command
+        # Through JSON, as a module's own output.
+        output = module.output_model.model_validate_json(to_json(command.output))
+        return command.model_copy(update={"output": output.model_dump(mode="json")})
+
+    def _patch_problem(self, step: str, command: Replay, run: RunDocument) -> str | None:
+        module = self._registry.modules.get(step)
+        if module is None:
+            return f"module {step!r} is not known to this worker: its input cannot be checked"
+        patch = command.input_patch or {}
+        earlier = run.run.state.patches.get(step, []) if run.run.state else []
+        unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
+        if unknown:
+            known = ", ".join(module.reads or [])
+            return f"input_patch.{unknown[0]}: {step!r} reads no such field; it reads {known}"
+        try:
+            edited = patched(step_input(run.document, module.reads), [*earlier, patch])
+            module.validate(edited)
+        except ValidationError as error:
+            sentence = validation_sentence(error, self._redactor)
+            return f"input_patch: the edited input does not fit {step!r}: {sentence}"
+        # Each edit is kept and travels with the run: many edits that remove nothing would exceed Temporal's limits.
+        kept = [run.document, run.run.state.patches if run.run.state else {}, patch]
+        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT) or _size_problem(
+            "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
+        )
+
+    def _output_problem(self, step: str, command: Resolve, run: RunDocument) -> str | None:
+        if step not in self._registry.modules:
+            return f"module {step!r} is not known to this worker: the output cannot be checked"
+        try:
+            completed = self.completed(step, command)
+        except ValidationError as error:
+            return f"output: does not fit what {step!r} returns: {validation_sentence(error, self._redactor)}"
+        output = completed.output if isinstance(completed, Resolve) else {}
+        return _size_problem("output", output, RESULT_LIMIT) or _size_problem(
+            "payload and outputs together", run.document | {step: output}, DOCUMENT_LIMIT
+        )
+
+
+def _size_problem(what: str, value: object, limit: int) -> str | None:
+    size = json_size(value)
+    return f"{what}: {size} bytes; the limit is {limit} (pass a reference to large data)" if size > limit else None
 
 
 class CommandActivities:
     """Take operators' commands."""
 
     def __init__(
-        self, client: Client, database: Database, checks: CommandChecks, redactor: Redactor, metrics: Metrics
+        self,
+        client: Client,
+        database: Database,
+        checks: CommandChecks,
+        signals: LetterSignals,
+        *,
+        redactor: Redactor,
+        metrics: Metrics,
+        task_queue: str,
     ) -> None:
         self._client = client
         self._database = database
         self._checks = checks
+        self._signals = signals
         self._redactor = redactor
         self._metrics = metrics
+        self._letters = DeadLetters(client, task_queue)
+        self._foreign = ForeignWorkflows(client, database)
+        self._task_queue = task_queue
 
     @activity.defn(name=Activity.RECORD_COMMAND)
     async def record_command(self, request: CommandRequest) -> CommandRecorded:
-        """Accept or refuse a command, record that, and signal it. The same command again gets the first answer."""
-        pool = await self._database.pool()
-        earlier = await dead_letters.first_answer(pool, request.letter, request.command.request_id)
-        if earlier:
-            return await self._repeated(request, earlier)
-        checked = CheckedCommand(request.refusal) if request.refusal else await self._checks.check(request)
-        answer = await self._answer(request, checked)
-        self._tell(request, answer, checked)
-        if not answer.accepted:
-            return CommandRecorded(answer=answer, orphaned=answer.orphaned)
-        proof = await dead_letters.proof_of(pool, request.letter, request.command.request_id)
-        if proof is None:
-            # Another attempt of this activity was faster, and the command's outcome is already known.
-            return CommandRecorded(answer=answer)
-        if await self._hand_on(request, proof) or isinstance(request.command, Discard):
-            return CommandRecorded(answer=answer, under_way=True)
-        # The run ended after the check: nobody carries the command out.
-        await dead_letters.reopen(pool, request.letter, request.cycle, orphaned=True)
-        self._metrics.replayed("orphaned")
-        return CommandRecorded(answer=answer, orphaned=True)
-
-    async def _repeated(self, request: CommandRequest, earlier: Answer) -> CommandRecorded:
-        """Answer a command that was given before; signal it again if it may not have reached the run."""
-        pool = await self._database.pool()
-        # Another command under the same id also gets the answer, but is not carried out.
-        is_same = earlier.accepted and earlier.status is status_after(request.command)
-        proof = await dead_letters.proof_of(pool, request.letter, earlier.request_id) if is_same else None
-        if proof is not None:
-            await self._hand_on(request, proof)
-        return CommandRecorded(answer=earlier, under_way=proof is not None)
-
-    async def _answer(self, request: CommandRequest, checked: CheckedCommand) -> Answer:
+        """Accept or refuse a command to a run, and record that. The same command again gets the first answer."""
         letter, command = request.letter, request.command
-        written = storable(command, self._redactor)
-        pool = await self._database.pool()
-        if checked.problem is None:
-            answer = Answer(
-                request_id=command.request_id, accepted=True, message=checked.message, status=status_after(command)
-            )
-            return await dead_letters.put_accepted(pool, letter, written, answer)
-        answer = Answer(
-            request_id=written.request_id,
-            accepted=False,
-            message=checked.problem,
-            status=request.status,
-            orphaned=checked.orphaned,
-        )
-        return await dead_letters.put_refused(pool, letter, written, answer, orphaned=checked.orphaned)
+        problem = request.refusal or self._checks.problem(request)
+        taken = await self._take(request, self._answer(letter, command, problem))
+        self._tell(letter, command, taken.answer)
+        if not taken.obey:
+            return CommandRecorded(answer=taken.answer)
+        if status_after(command).closed:
+            await self._signals.close(letter, status_after(command))
+        completed = self._checks.completed(letter.step, command)
+        return CommandRecorded(answer=taken.answer, command=completed, reads=self._checks.reads(request.steps))
 
-    @activity.defn(name=Activity.CHECK_COMMAND)
-    async def check_command(self, handed: ReceivedCommand) -> str | None:
-        """Say why a run must not do what it was told, or return None: the record has accepted exactly this command.
-
-        A refusal is recorded. The run was told by a signal, which anybody who reaches Temporal can send.
-        """
-        pool = await self._database.pool()
-        proof = await dead_letters.proof_of(pool, handed.letter, handed.request_id)
-        if proof is not None and proof == handed.proof:
-            return None
-        problem = (
-            f"{handed.verb} {handed.request_id!r} of {handed.requested_by!r} did not go through the dead letter's "
-            f"record: send it as the signal {handed.verb.value!r}"
-        )
-        info = activity.info()
-        malformed = MalformedCommand(verb=RunSignal.COMMAND, problem=self._redactor.text(problem)[:PROBLEM_LIMIT])
-        await dead_letters.put_malformed(pool, handed.letter, malformed, f"{info.workflow_run_id}:{info.activity_id}")
-        log.warning(
-            "run.command_refused",
-            dlq_id=handed.letter.workflow_id,
-            run_id=handed.letter.run_id,
-            tenant_id=handed.letter.tenant,
-            operation=handed.verb.value,
-            request_id=handed.request_id,
-            user_id=handed.requested_by,
-        )
-        return malformed.problem
-
-    async def _hand_on(self, request: CommandRequest, proof: str) -> bool:
-        """Signal the run, and return whether it was there."""
-        letter, command = request.letter, request.command
-        if isinstance(command, Restart):
-            return True
+    async def _take(self, request: CommandRequest, answer: Answer) -> dead_letters.Taken:
+        written = storable(request.command, self._redactor)
         try:
-            completed = self._checks.completed(letter.step, command)
-            message = RunCommand(step=letter.step, cycle=request.cycle, command=completed, proof=proof)
-            await self._client.get_workflow_handle(letter.run_id).signal(RunSignal.COMMAND, message)
-        except ValidationError:
-            # Sent again with another output, which nobody accepted.
-            return False
+            return await dead_letters.take_command(await self._database.pool(), request, written, answer)
+        except dead_letters.RecordBehind:
+            message = f"the record of {request.letter.workflow_id!r} does not say that its run is parked"
+            raise ApplicationError(message, type=RECORD_BEHIND) from None
+
+    def _answer(self, letter: LetterId, command: LetterCommand, problem: str | None) -> Answer:
+        if problem is not None:
+            return Answer(request_id=shown_identifier(command.request_id), accepted=False, message=problem)
+        messages = _FOREIGN_MESSAGES if letter.foreign else _MESSAGES
+        message, status = messages.get(command.verb, ""), status_after(command)
+        return Answer(request_id=command.request_id, accepted=True, message=message, status=status)
+
+    @activity.defn(name=Activity.PASS_ON_COMMAND)
+    async def pass_on_command(self, letter: LetterId, command: LetterCommand) -> PassedOn:
+        """Pass a command on to its run and return the answer. Without a run, carry out what is possible."""
+        async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
+            if letter.foreign:
+                answer = await self._foreign.ask(letter, storable(command, self._redactor))
+            else:
+                answer = await self._letters.ask_run(letter.run_id, command)
+        if answer is not None:
+            return PassedOn(answer=answer)
+        answer = await self._without_run(letter, command)
+        self._tell(letter, command, answer)
+        state = await dead_letters.load_state(await self._database.pool(), letter)
+        return PassedOn(answer=answer, status=state.status if state else None)
+
+    async def _without_run(self, letter: LetterId, command: LetterCommand) -> Answer:
+        pool = await self._database.pool()
+        run = await self._description(letter)
+        if run and run.status is WorkflowExecutionStatus.RUNNING:
+            raise ApplicationError(f"run {letter.run_id!r} did not take the command, but is open")
+        if ending := ENDINGS.get(run.status) if run and run.status else None:
+            # Its report may still be on its way.
+            await dead_letters.put_outcome(pool, letter, Outcome(ending=ending))
+        written = storable(command, self._redactor)
+        state = await dead_letters.load_state(pool, letter)
+        is_open = state is not None and not state.status.closed
+        problem, message = await self._carried_out(letter, command, run) if is_open else ("", "")
+        answer = self._answer(letter, command, problem)
+        if problem is None:
+            # Of a replay that was under way, nobody will report the outcome.
+            await dead_letters.put_orphaned(pool, letter)
+            accepted = answer.model_copy(update={"message": message})
+            return await dead_letters.put_accepted(pool, letter, written, accepted)
+        return await dead_letters.put_refused(pool, letter, written, answer, orphaned=is_open)
+
+    async def _carried_out(
+        self, letter: LetterId, command: LetterCommand, run: WorkflowExecutionDescription | None
+    ) -> tuple[str | None, str]:
+        """Carry out what needs no run. Return why not, or what to tell the operator."""
+        if problem := identifier_problem(command):
+            return problem, ""
+        if isinstance(command, Discard):
+            return None, "the run is gone already; the dead letter is closed"
+        if run is None:
+            return "the run is not in Temporal any more: its history cannot be read", ""
+        if letter.foreign:
+            return "the workflow has ended: start it again as you started it, and discard this", ""
+        if not isinstance(command, Restart):
+            return "the run has ended: `restart` starts a new run from this step", ""
+        return await self._restart(letter)
+
+    async def _restart(self, letter: LetterId) -> tuple[str | None, str]:
+        """Start the next generation of a run that is gone, with the steps before the dead one done."""
+        try:
+            document: RunDocument = await self._client.get_workflow_handle(letter.run_id).query(
+                Query.DOCUMENT, result_type=RunDocument
+            )
+        except WorkflowQueryFailedError as error:
+            return f"the run does not answer: {error}", ""
+        fresh = restarted(document.run, letter)
+        problem = json_problem(fresh.model_dump(mode="json"), INPUT_ELEMENT_LIMIT)
+        if problem:
+            return f"the run cannot be started again{problem}", ""
+        run_id = run_id_for_key(letter.tenant, document.run.key or letter.run_id, fresh.generation)
+        # Starting twice gives one run: the id is computed.
+        await start_run(self._client, self._task_queue, run_id, fresh)
+        return None, f"started again as {run_id}"
+
+    @activity.defn(name=Activity.RECORD_CONTINUE)
+    async def record_continue(self, letter: LetterId, command: Continue, answer: Answer) -> None:
+        """Record a `continue` and its answer."""
+        written = storable(command, self._redactor)
+        await put_continue(await self._database.pool(), letter, written, answer)
+        log.info(
+            "run.continued",
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            request_id=command.request_id,
+            user_id=command.requested_by,
+            accepted=answer.accepted,
+        )
+
+    async def _description(self, letter: LetterId) -> WorkflowExecutionDescription | None:
+        try:
+            return await self._client.get_workflow_handle(letter.run_id, run_id=letter.execution).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return False
-        return True
+            return None
 
-    def _tell(self, request: CommandRequest, answer: Answer, checked: CheckedCommand) -> None:
-        letter, command = request.letter, request.command
+    def _tell(self, letter: LetterId, command: LetterCommand, answer: Answer) -> None:
         if isinstance(command, Replay):
             self._metrics.replayed("accepted" if answer.accepted else "refused")
         log.info(
@@ -157,5 +298,24 @@ class CommandActivities:
             request_id=command.request_id,
             user_id=command.requested_by,
             accepted=answer.accepted,
-            error=checked.problem,
+            error=None if answer.accepted else answer.message,
         )
+
+
+def identifier_problem(command: LetterCommand) -> str | None:
+    """Say which id of a command may be a secret. Not in a workflow: what counts as one changes with releases."""
+    try:
+        check_identifiers(request_id=command.request_id, requested_by=command.requested_by)
+    except InvalidInput as error:
+        return str(error)
+    return None
+
+
+def storable(command: Command, redactor: Redactor) -> Command:
+    """Return a command without secrets in its texts. An accepted one keeps its ids: they were checked."""
+    texts = {
+        "reason": redactor.text(command.reason),
+        "request_id": shown_identifier(command.request_id),
+        "requested_by": shown_identifier(command.requested_by),
+    }
+    return cast("Command", command.model_copy(update=texts))

@@ -9,7 +9,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,21 +21,32 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from redrive.activities.attempts import earlier_attempts, to_details, with_attempt
-from redrive.activities.error_texts import error_text, redacted_stack, redacted_text
-from redrive.activities.results import packed_result, plain_result
-from redrive.activities.step_records import Retries, once, write_projection
+from redrive.activities.attempts import (
+    earlier_attempts,
+    error_place,
+    error_text,
+    packed_result,
+    plain_result,
+    redacted_stack,
+    redacted_text,
+    to_details,
+    with_attempt,
+)
+from redrive.activities.fast_attempts import check_may_be_fast, is_unreported, reported_again
+from redrive.activities.module_threads import ModuleThreads
+from redrive.activities.run_records import Retries, StoredCounters, once, write_projection
 from redrive.activities.step_slots import StepSlots
 from redrive.categories import Category
 from redrive.classify import Classification, classify
 from redrive.contracts import (
+    DEBUG_TIMEOUT,
     Activity,
     Attempt,
     AttemptError,
     StepInput,
 )
 from redrive.documents import validation_sentence
-from redrive.errors import Terminal
+from redrive.errors import RedriveError, Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.logs import get_logger
@@ -43,12 +54,13 @@ from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
 from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
+from redrive.resources import Started
 from redrive.settings import ServiceSettings
-from redrive.store.runs.step_results import Execution
-from redrive.tracing import mark_failed, note
+from redrive.store.runs import Execution
+from redrive.threads import on_loop
+from redrive.tracing import labelled, mark_failed, note
 
 HEARTBEAT_INTERVAL = timedelta(seconds=2)
-ROW_TIMEOUT = timedelta(seconds=1)
 
 log = get_logger(__name__)
 
@@ -68,6 +80,12 @@ class _Try:
         timeout = self.given.step.policy.timeout
         return timeout if self.cycle_ends is None else min(timeout, self.cycle_ends - datetime.now(UTC))
 
+    def unhurried(self) -> "_Try":
+        """Return the same attempt with a day's time."""
+        policy = self.given.step.policy.model_copy(update={"timeout": DEBUG_TIMEOUT, "deadline": None})
+        step = self.given.step.model_copy(update={"policy": policy})
+        return replace(self, given=self.given.model_copy(update={"step": step}), cycle_ends=None)
+
     @property
     def max_attempts(self) -> int:
         return self.given.step.policy.max_attempts
@@ -75,6 +93,8 @@ class _Try:
     def log_fields(self) -> dict[str, Any]:
         given = self.given
         return {
+            # Ours are last: a label cannot take the place of a field.
+            **given.labels,
             "run_id": given.run_id,
             "tenant_id": given.tenant,
             "pipeline": given.pipeline,
@@ -98,7 +118,9 @@ class _Try:
     def execution(self) -> Execution:
         """The key of a stored result."""
         given = self.given
-        return Execution(given.tenant, self.key_for("run"), given.run_id, given.step.name, given.cycle, self.number)
+        # One inside a lost workflow task is followed by an ordinary first attempt, which is newer.
+        fence = 0 if activity.info().is_local else self.number
+        return Execution(given.tenant, self.key_for("run"), given.run_id, given.step.name, given.cycle, fence)
 
 
 class StepActivities:
@@ -117,8 +139,14 @@ class StepActivities:
         metrics: Metrics,
         database: Database,
         slots: StepSlots,
+        threads: ModuleThreads,
+        resources: Started,
+        debug: bool = False,
     ) -> None:
         self._slots = slots
+        self._threads = threads
+        self._resources = resources
+        self._debug = debug
         self._registry = registry
         self._http = http
         self._services = services
@@ -134,12 +162,21 @@ class StepActivities:
     async def run_step(self, raw: RawValue) -> RawValue:
         """Attempt a step once and return its serialised result, or raise a classified error."""
         this = _read_try(raw)
-        with self._slots.held(this.given.tenant, activity.info().task_queue, this.earlier):
+        if self._debug:
+            this = this.unhurried()
+        info = activity.info()
+        if info.is_local:
+            await check_may_be_fast(this.given)
+        elif this.given.failed and is_unreported(this.given.failed):
+            raise reported_again(this.given.failed)
+        with self._slots.held(this.given.tenant, info.task_queue, this.earlier, is_local=info.is_local):
             return await self._try(this)
 
     async def _try(self, this: _Try) -> RawValue:
+        # A run that was started past our client may have anything in them. Log lines are redacted elsewhere.
+        labels = {name: self._redactor.text(value) for name, value in this.given.labels.items()}
         fields = this.log_fields()
-        with structlog.contextvars.bound_contextvars(**fields), _heartbeats(this.earlier):
+        with structlog.contextvars.bound_contextvars(**fields), labelled(labels), _heartbeats(this.earlier):
             log.debug("step.started")
             note(**fields)
             self._metrics.attempted(this.given.pipeline, this.given.step.name)
@@ -168,7 +205,7 @@ class StepActivities:
             raise TimeoutError
 
         async def call() -> Any:
-            return plain_result(module, await module.function(self._context(this), given))
+            return plain_result(module, await self._threads.call(module, self._context(this), given))
 
         async with asyncio.timeout(this.time_left.total_seconds()):
             return await once(self._database, this.execution, call) if module.dedupe else await call()
@@ -204,8 +241,11 @@ class StepActivities:
                 request_id=given.correlation_id,
                 key_for=this.key_for,
             ),
-            heartbeat=_beat(this.earlier),
+            heartbeat=on_loop(_beat(this.earlier)),
             version=given.version,
+            labels=given.labels,
+            counters=StoredCounters(self._database, given.tenant, given.run_id),
+            resources=self._resources,
         )
 
     async def _failure(self, this: _Try, error: BaseException) -> ApplicationError:
@@ -213,7 +253,8 @@ class StepActivities:
         policy = this.given.step.policy
         found = classify(error, policy)
         delay = _delay(this, found)
-        message = redacted_text(_message(error, this, self._redactor), self._redactor)
+        module = self._registry.modules.get(this.given.step.name)
+        message = redacted_text(_message(error, this, found, module, self._redactor), self._redactor)
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
@@ -231,7 +272,7 @@ class StepActivities:
             self._metrics.retried(this.given.pipeline, this.given.step.name, found.category.value)
             await self._retries.put(this.given, entry, delay)
             # The last heartbeat before the error: one in between would tell the next attempt less.
-            activity.heartbeat(to_details(attempts))
+            _beat(attempts)()
         details = AttemptError(
             attempts=attempts,
             error_type=entry.error_type,
@@ -243,7 +284,8 @@ class StepActivities:
             details,
             type=found.category,
             non_retryable=delay is None,
-            next_retry_delay=delay,
+            # On a local activity, the SDK logs it as a panic. The run takes the delay from the details.
+            next_retry_delay=None if activity.info().is_local else delay,
             # Logged by us, with fields; Temporal's warning would repeat it with a traceback.
             category=ApplicationErrorCategory.BENIGN,
         )
@@ -258,9 +300,10 @@ def _read_try(raw: RawValue) -> _Try:
         raise ApplicationError(
             f"the step's input cannot be read: {sentence}", type=Category.VALIDATION, non_retryable=True
         ) from None
+    prior = given.failed.attempts if given.failed else given.prior
     # Only some of many earlier attempts are logged; the last one always is.
-    number = info.attempt + (given.prior[-1].attempt if given.prior else 0)
-    earlier = earlier_attempts(given.prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
+    number = info.attempt + (prior[-1].attempt if prior and not given.failed else 0)
+    earlier = earlier_attempts(prior, info.heartbeat_details, number, info.current_attempt_scheduled_time)
     return _Try(given, number, earlier, _cycle_end(info, given))
 
 
@@ -294,14 +337,20 @@ def _delay(this: _Try, found: Classification) -> timedelta | None:
     return delay
 
 
-def _message(error: BaseException, this: _Try, redactor: Redactor) -> str:
+def _message(
+    error: BaseException, this: _Try, found: Classification, module: Module[Any, Any] | None, redactor: Redactor
+) -> str:
     text = error_text(error, redactor)
     if isinstance(error, TimeoutError) and not text:
         policy = this.given.step.policy
         if policy.deadline is not None and this.time_left < policy.timeout:
             return f"the step used up the {policy.deadline.total_seconds():g} s that its policy allows for all attempts"
         return f"the attempt took longer than its deadline of {policy.timeout.total_seconds():g} s"
-    return text if isinstance(error, Exception) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    if found.category is not Category.UNKNOWN or isinstance(error, RedriveError):
+        return text or type(error).__name__
+    # Nobody expected it: without its type and line, `'nokey'` says nothing.
+    place = error_place(error, module)
+    return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
 
 
 def _log_failure(entry: Attempt, found: Classification) -> None:
@@ -323,6 +372,8 @@ def _was_canceled() -> bool:
 
 
 def _beat(earlier: list[Attempt]) -> Callable[[], None]:
+    if activity.info().is_local:
+        return lambda: None
     details = to_details(earlier)
 
     def beat() -> None:

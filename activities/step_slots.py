@@ -41,8 +41,15 @@ class StepSlots:
         self._tenants: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def held(self, tenant: str, task_queue: str, earlier: Sequence[Attempt]) -> Iterator[None]:
-        """Hold a slot for an attempt, or send the step to the overflow queue with its attempts so far."""
+    def held(
+        self, tenant: str, task_queue: str, earlier: Sequence[Attempt], *, is_local: bool = False
+    ) -> Iterator[None]:
+        """Hold a slot for an attempt, or send the step to the overflow queue with its attempts so far.
+
+        Temporal bounds how many ordinary activities a worker has. It does not know that fast attempts are steps.
+        """
+        if is_local and self._kinds.total() >= self._common + self._reserved:
+            raise _crowded_out(tenant, self._tenants[tenant], earlier)
         kind = _Kind.OVERFLOW if is_overflow(task_queue) else self._find(tenant)
         if kind is None:
             raise _crowded_out(tenant, self._tenants[tenant], earlier)

@@ -1,5 +1,5 @@
 """Pipelines to read first and to copy from. Importing this package registers all of them."""
 
-from redrive.examples import hello, orders
+from redrive.examples import feedback, health, hello, orders, plans, workspace
 
-__all__ = ["hello", "orders"]
+__all__ = ["feedback", "health", "hello", "orders", "plans", "workspace"]

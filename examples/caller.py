@@ -1,4 +1,7 @@
-"""Start a run from Python and wait for it. Run it beside `redrive up`: `python examples/caller.py`."""
+"""Start a run from Python and wait for it. Run it beside `redrive up`: `python examples/caller.py`.
+
+The pipeline `hello` is one of the examples, and the README's first module.
+"""
 
 import asyncio
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from redrive.client import Redrive
     from redrive.contracts import RunResult, RunStatus, RunView, StartedRun, StepStatus
     from redrive.errors import (
+        AttemptEnded,
         IdempotencyMismatch,
         InvalidInput,
         OutcomeUnknown,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.events import Event
     from redrive.http import ServiceClient
     from redrive.keys import IdempotencyKey
-    from redrive.modules import Module, ModuleContext, Pipeline, Registry, module
+    from redrive.modules import Hidden, Module, ModuleContext, Pipeline, Registry, module, resource
     from redrive.policy import (
         EVENT,
         MESSAGE,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         RatioJitter,
         RetryPolicy,
     )
+    from redrive.resources import Resource
     from redrive.retry import with_retry
 
 __all__ = [
@@ -47,10 +49,12 @@ __all__ = [
     "SERVICE_CALL",
     "STEP",
     "AdditiveJitter",
+    "AttemptEnded",
     "Category",
     "Curve",
     "Event",
     "FullJitter",
+    "Hidden",
     "IdempotencyKey",
     "IdempotencyMismatch",
     "InvalidInput",
@@ -63,6 +67,7 @@ __all__ = [
     "Redrive",
     "RedriveError",
     "Registry",
+    "Resource",
     "RetryPolicy",
     "RunCanceled",
     "RunFailed",
@@ -78,6 +83,7 @@ __all__ = [
     "Transient",
     "Unavailable",
     "module",
+    "resource",
     "with_retry",
 ]
 
@@ -86,6 +92,7 @@ _HOMES = {
     "redrive.client": ("Redrive",),
     "redrive.contracts": ("RunResult", "RunStatus", "RunView", "StartedRun", "StepStatus"),
     "redrive.errors": (
+        "AttemptEnded",
         "IdempotencyMismatch",
         "InvalidInput",
         "OutcomeUnknown",
@@ -101,7 +108,7 @@ _HOMES = {
     "redrive.events": ("Event",),
     "redrive.http": ("ServiceClient",),
     "redrive.keys": ("IdempotencyKey",),
-    "redrive.modules": ("Module", "ModuleContext", "Pipeline", "Registry", "module"),
+    "redrive.modules": ("Hidden", "Module", "ModuleContext", "Pipeline", "Registry", "module", "resource"),
     "redrive.policy": (
         "EVENT",
         "MESSAGE",
@@ -114,6 +121,7 @@ _HOMES = {
         "RatioJitter",
         "RetryPolicy",
     ),
+    "redrive.resources": ("Resource",),
     "redrive.retry": ("with_retry",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -53,8 +53,7 @@ from redrive.errors import (
     UnsafeEffects,
 )
 from redrive.fairness import turn_of
-from redrive.identifiers import check_identifiers
-from redrive.keys import new_request_id
+from redrive.keys import check_identifiers, new_request_id
 from redrive.visibility import search_attributes
 from redrive.worker_queries import ask, unavailable
 

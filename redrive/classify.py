@@ -14,10 +14,13 @@ The first of these that matches an error decides:
     anything else                 unknown: the policy decides
 
 A plain ValueError is unknown: modules raise it for anything, so only pydantic.ValidationError is `validation`.
+
+Fingerprints group similar failures: what differs from case to case is removed.
 """
 
 import asyncio
 import errno
+import hashlib
 import json
 import re
 import socket
@@ -32,13 +35,13 @@ import pydantic
 from pydantic_core import PydanticSerializationError
 
 from redrive.categories import Category
+from redrive.contracts import ERROR_TEXT_LIMIT, FailedCycle
 from redrive.errors import InvalidInput, StepError, Terminal, TooLarge, Transient, Unavailable
 from redrive.policy import RetryPolicy
 
 LONGEST_RETRY_AFTER: Final = timedelta(days=365)
 CAUSES_FOLLOWED: Final = 8
 GROUP_MEMBERS_SEEN: Final = 100
-
 # PostgreSQL, appendix A. A rolled back transaction (40) and a database out of resources (53) are the database's
 # fault, not the caller's, as a 503 is: provider_5xx. `conflict` would be wrong, because a retry helps.
 SQLSTATES: Final = {
@@ -61,7 +64,6 @@ SQLSTATES: Final = {
     "57P04": Category.MISSING_CONFIG,  # database dropped
     "58": Category.PROVIDER_5XX,  # I/O error of the server
 }
-
 # The first match counts, so a subclass comes before its base.
 CATEGORIES_BY_TYPE: Final[tuple[tuple[type[BaseException], Category], ...]] = (
     (TooLarge, Category.TOO_LARGE),
@@ -82,7 +84,6 @@ CATEGORIES_BY_TYPE: Final[tuple[tuple[type[BaseException], Category], ...]] = (
     (json.JSONDecodeError, Category.SERIALIZATION),
     (UnicodeError, Category.SERIALIZATION),
 )
-
 # Those that Python does not map to a ConnectionError or TimeoutError of its own.
 NETWORK_ERRNOS: Final = frozenset(
     {
@@ -95,6 +96,17 @@ NETWORK_ERRNOS: Final = frozenset(
         errno.ENOBUFS,
         errno.ENOTCONN,
     }
+)
+SHAPE_LIMIT: Final = 300
+# Each part is linear or bounded: a long text of quotes or dashes costs no more than any other.
+_VARIABLE: Final = re.compile(
+    r"""
+    (?<![\w])'[^\n]{0,200}?'(?!\w) | "[^"\n]*+"              # quoted values; not the apostrophe in "can't"
+    | (?<![\w-])(?=[a-z_-]*+[0-9])[\w-]{16,}+                 # ids: UUIDs, run ids, digests, tokens
+    | \b0x[0-9a-f]++                                          # addresses
+    | [0-9]++(?:[.,:][0-9]++)*+                               # numbers, times
+    """,
+    re.VERBOSE | re.IGNORECASE,
 )
 
 
@@ -162,7 +174,7 @@ def retry_after_of(headers: Mapping[str, str]) -> timedelta | None:
     value = headers.get("retry-after")
     if value is None:
         return None
-    return parse_retry_after(value, _parse_date(headers.get("date", "")) or datetime.now(UTC))
+    return parse_retry_after(value, parse_date(headers.get("date", "")) or datetime.now(UTC))
 
 
 def parse_retry_after(value: str, now: datetime) -> timedelta | None:
@@ -170,11 +182,12 @@ def parse_retry_after(value: str, now: datetime) -> timedelta | None:
     text = value.strip()
     if re.fullmatch(r"[0-9]+(?:\.[0-9]*)?", text):
         return timedelta(seconds=min(float(text), LONGEST_RETRY_AFTER.total_seconds()))
-    date = _parse_date(text)
+    date = parse_date(text)
     return None if date is None else min(max(date - now, timedelta(0)), LONGEST_RETRY_AFTER)
 
 
-def _parse_date(text: str) -> datetime | None:
+def parse_date(text: str) -> datetime | None:
+    """Read an HTTP date; None if it is none."""
     try:
         date = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -241,3 +254,11 @@ def _status(error: BaseException) -> int | None:
 def _is_closed_connection(error: BaseException) -> bool:
     # asyncpg and psycopg give their own misuse errors no SQLSTATE, and this one is not misuse.
     return "InterfaceError" in _names(error) and "connection is closed" in str(error)
+
+
+def fingerprint(pipeline: str, cycle: FailedCycle) -> str:
+    """Return the same short text for failures with the same cause."""
+    # Cut after the values are removed: a longer id must not move the end.
+    shape = " ".join(_VARIABLE.sub("?", cycle.message[:ERROR_TEXT_LIMIT]).split())[:SHAPE_LIMIT]
+    text = "\n".join((pipeline, cycle.step, cycle.category, cycle.error_type, shape))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,11 +1,12 @@
 """The client: start runs, query them, wait for them, cancel them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -37,7 +38,9 @@ from redrive.contracts import (
     Workflow,
 )
 from redrive.dead_letter_client import DeadLetters
-from redrive.documents import check_payload, validated_run_input
+from redrive.dead_letters import LetterId, Replay, RunDocument
+from redrive.documents import check_payload, patched, step_input, validated_run_input
+from redrive.edits import UnknownField, unknown_fields
 from redrive.errors import (
     InvalidInput,
     RunCanceled,
@@ -46,16 +49,27 @@ from redrive.errors import (
     Unavailable,
     UnknownPipeline,
 )
+from redrive.field_types import LabelFilter
 from redrive.idempotency.claims import Claims
 from redrive.idempotency.starts import KeyedStarts
-from redrive.identifiers import check_identifiers
-from redrive.keys import KEY_TTL, check_key, new_run_id
+from redrive.keys import (
+    KEY_TTL,
+    PREFIXES_NAMED,
+    SHORTEST_PREFIX,
+    check_identifier,
+    check_identifiers,
+    check_key,
+    new_run_id,
+    only_one,
+)
+from redrive.logs import FIELDS
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
-from redrive.pending_activities import with_pending
+from redrive.run_probe import with_pending
+from redrive.schedules import PipelineSchedules
 from redrive.settings import Settings, read_settings
 from redrive.starts import start_run
-from redrive.tracing import note, span
-from redrive.visibility import execution_status, runs_query, summary
+from redrive.tracing import labelled, note, span
+from redrive.visibility import execution_status, quoted, runs_query, summary
 from redrive.worker_queries import ask, unavailable
 
 if TYPE_CHECKING:
@@ -63,10 +77,20 @@ if TYPE_CHECKING:
 
 # More would not be faster: they would wait in the server, and time out there.
 STARTS_AT_ONCE: Final = 100
+# A result of one of these is waited for without a check that it is a run.
+STARTS_REMEMBERED: Final = 10_000
 # A worker's request for tasks is answered after a minute if there is none, and then repeated.
 POLL_LENGTH: Final = timedelta(seconds=70)
 ANSWER_TIMEOUT = timedelta(seconds=5)
 _ERRORS = {error.code: error for error in (InvalidInput, UnknownPipeline)}
+
+
+@dataclass(frozen=True)
+class EditCheck:
+    """What is known about an edit before it is sent."""
+
+    problem: str | None = None
+    unknown: Sequence[UnknownField] = ()
 
 
 class Redrive:
@@ -94,8 +118,10 @@ class Redrive:
         self._catalogs = catalogs
         self._keyed = KeyedStarts(client, task_queue, claims, self._check)
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._started: dict[str, None] = {}
         self.dead_letters = DeadLetters(client, task_queue)
         self.bulk = BulkOperations(client, task_queue, approvals=approvals)
+        self.schedules = PipelineSchedules(client, task_queue, self._check_scheduled)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
@@ -136,6 +162,7 @@ class Redrive:
         correlation_id: str | None = None,
         user_id: str | None = None,
         event_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> StartedRun:
         """Start a run. The same key gives the same run, however often it is started, and later its result.
 
@@ -145,6 +172,7 @@ class Redrive:
         `ttl` is how long the key is kept; a key whose run is open is kept longer. Raises IdempotencyMismatch if the key
         belongs to another pipeline or payload, OutcomeUnknown if the same key must be tried again.
         `event_id` names the stored event that the run is for: its steps are then recorded as the event's projectors.
+        `labels` are on every log line, span and dead letter of the run, and lists can be filtered by them.
         """
         document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
         name = pipeline if isinstance(pipeline, str) else pipeline.name
@@ -157,6 +185,7 @@ class Redrive:
             correlation_id=correlation_id,
             user_id=user_id,
             event_id=event_id,
+            labels=_checked_labels(labels or {}),
         )
         if name in self._registry.pipelines:
             # Before a key is claimed for what cannot run.
@@ -165,9 +194,12 @@ class Redrive:
             return await self._start_traced(run, ttl)
 
     async def _start_traced(self, run: RunInput, ttl: timedelta) -> StartedRun:
-        with span("run.start", "client", pipeline=run.pipeline, tenant_id=run.tenant):
+        with labelled(run.labels), span("run.start", "client", pipeline=run.pipeline, tenant_id=run.tenant):
             started = await self._start(run) if run.key is None else await self._keyed.start(run, ttl)
             note(run_id=started.run_id)
+        self._started[started.run_id] = None
+        if len(self._started) > STARTS_REMEMBERED:
+            del self._started[next(iter(self._started))]
         return started
 
     async def steps(self, pipeline: str, payload: Mapping[str, Any]) -> list[StepSnapshot]:
@@ -189,6 +221,12 @@ class Redrive:
             refusal = await self._catalogs.refusal(run.pipeline, run.payload)
             if refusal:
                 raise refusal
+
+    async def _check_scheduled(self, run: RunInput) -> None:
+        """Refuse what no worker would take today. The steps are those of the day on which the run starts."""
+        if run.pipeline in self._registry.pipelines:
+            self._registry.resolve(run.pipeline, run.payload)
+        await self._check(run)
 
     async def _ask_steps(self, run: RunInput) -> list[StepSnapshot]:
         request = ResolveRequest(pipeline=run.pipeline, payload=run.payload)
@@ -221,6 +259,24 @@ class Redrive:
             view.status = execution_status(description)
         return with_pending(view, description)
 
+    async def find(self, text: str, *, tenant: str | None = None) -> str:
+        """Return the id of the run that a text names: the id itself, or a beginning of it that no other run has.
+
+        Raises RunNotFound if no run has it, InvalidInput if several do. Temporal's list lags behind by about a second.
+        """
+        query = runs_query(tenant=tenant, status=None, pipeline=None)
+        found: set[str] = set()
+        try:
+            await self._describe(text)
+        except RunNotFound:
+            beginnings = {text, f"run-{text}"} if len(text.removeprefix("run-")) >= SHORTEST_PREFIX else set()
+            for beginning in beginnings:
+                wanted = f"{query} AND WorkflowId STARTS_WITH {quoted(beginning)}"
+                found |= {row.id async for row in self._client.list_workflows(wanted, limit=PREFIXES_NAMED)}
+        else:
+            return text
+        return only_one(text, found, "run", RunNotFound)
+
     async def is_open(self, run_id: str) -> bool:
         """Ask Temporal whether a run is open; one that Temporal does not know is not."""
         try:
@@ -234,13 +290,14 @@ class Redrive:
         A parked run has not ended: this waits until an operator replays, resolves or discards it, however long that
         takes. Check `status` where that matters, or use a timeout.
         """
-        await self._describe(run_id)
+        if run_id not in self._started:
+            await self._describe(run_id)
         try:
             return await self._handle(run_id).result()
         except WorkflowFailureError as error:
             raise _outcome(run_id, error.cause) from error
         except RPCError as error:
-            raise unavailable(error) from error
+            raise _refusal(run_id, error) from error
 
     async def cancel(self, run_id: str, *, reason: str) -> None:
         """Ask a run to stop: its running step is interrupted, later ones do not start."""
@@ -257,10 +314,14 @@ class Redrive:
         tenant: str | None = None,
         status: RunStatus | None = None,
         pipeline: str | None = None,
+        label: str | None = None,
         limit: int = 50,
     ) -> AsyncIterator[RunSummary]:
-        """Iterate over runs, newest first. Temporal's list lags behind by about a second."""
-        query = runs_query(tenant=tenant, status=status, pipeline=pipeline)
+        """Iterate over runs, newest first. Temporal's list lags behind by about a second.
+
+        `label` are labels that they have, all of them: `mission_id=42,stage_id=2`.
+        """
+        query = runs_query(tenant=tenant, status=status, pipeline=pipeline, label=_checked_filter(label))
         try:
             async for execution in self._client.list_workflows(query, limit=limit):
                 yield summary(execution)
@@ -274,6 +335,30 @@ class Redrive:
             return published
         answer: Catalog = await self._ask(Workflow.DESCRIBE_MODULES, Catalog)
         return answer
+
+    async def check_edit(self, letter: LetterId, command: Replay) -> EditCheck:
+        """Hold the edit of a replay against the run's own input and the module's, as far as this process can know."""
+        if command.input_patch is None:
+            return EditCheck()
+        step, patch = command.from_step or letter.step, command.input_patch
+        run = await self._document(letter.run_id)
+        reads = next((each.reads for each in run.steps if each.name == step), None)
+        earlier = run.run.state.patches.get(step, []) if run.run.state else []
+        edited = patched(step_input(run.document, reads), [*earlier, patch])
+        problem = await self._catalogs.input_problem(step, edited) if self._catalogs else None
+        modules = (await self.catalog()).modules
+        schema = next((module.input_schema for module in modules if module.name == step), None)
+        return EditCheck(problem=problem, unknown=unknown_fields(patch, schema) if schema else [])
+
+    async def _document(self, run_id: str) -> RunDocument:
+        await self._describe(run_id)
+        try:
+            found: RunDocument = await self._handle(run_id).query(
+                Query.DOCUMENT, result_type=RunDocument, rpc_timeout=ANSWER_TIMEOUT
+            )
+        except (RPCError, WorkflowQueryFailedError) as error:
+            raise Unavailable(f"run {run_id!r} did not answer: {error}") from error
+        return found
 
     async def has_worker(self) -> bool:
         """Ask Temporal whether a worker polls the task queue. One that was killed is counted for up to a minute."""
@@ -296,9 +381,7 @@ class Redrive:
         try:
             description = await self._handle(run_id).describe()
         except RPCError as error:
-            if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
-                raise RunNotFound(f"no run has the id {run_id!r}; `redrive run list` shows those there are") from error
-            raise unavailable(error) from error
+            raise _refusal(run_id, error) from error
         if description.workflow_type != Workflow.MODULE_RUN:
             raise RunNotFound(f"{run_id!r} is a {description.workflow_type}, not a run")
         return description
@@ -342,8 +425,33 @@ def _database(settings: Settings, namespace: str) -> _Database:
     return {"claims": claims, "catalogs": PublishedCatalogs(claims.pool, namespace, settings.task_queue)}
 
 
+def _refusal(run_id: str, error: RPCError) -> RunNotFound | Unavailable:
+    if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
+        return RunNotFound(f"no run has the id {run_id!r}; `redrive run list` shows those there are")
+    return unavailable(error)
+
+
 def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
     if isinstance(cause, CancelledError):
         return RunCanceled(f"run {run_id!r} was canceled")
     text = cause.message if isinstance(cause, ApplicationError) else str(cause)
     return RunFailed(f"run {run_id!r} failed: {text}")
+
+
+def _checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels, or raise which one has the name of a log field, or holds a secret."""
+    for name, value in labels.items():
+        if name in FIELDS:
+            raise InvalidInput(f"labels.{name}: every log line has a field of this name; choose another")
+        if isinstance(value, str):
+            check_identifier(f"labels.{name}", value)
+    return dict(labels)
+
+
+def _checked_filter(label: str | None) -> str | None:
+    try:
+        return TypeAdapter(LabelFilter | None).validate_python(label)
+    except ValidationError:
+        raise InvalidInput(
+            f"label: {label!r} is not name=value, or several with commas between them: mission_id=42,stage_id=2"
+        ) from None

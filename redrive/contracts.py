@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from redrive.categories import Category
-from redrive.header_values import HeaderText
-from redrive.moments import Moment
+from redrive.field_types import HeaderText, Labels, Moment
 from redrive.policy import RetryPolicy
 
 MIB: Final = 1024 * 1024
@@ -31,6 +30,10 @@ FIELD_LIMIT: Final = 1000
 ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
+# Above this, a fast step would take too large a part of its workflow task, which times out after 10 s.
+FAST_TIMEOUT: Final = timedelta(seconds=5)
+# How long an attempt may take under a debugger.
+DEBUG_TIMEOUT: Final = timedelta(days=1)
 ALERT_WINDOW: Final = timedelta(minutes=10)
 KEYWORD_LIMIT: Final = 255
 RUN_ID_LIMIT: Final = 255
@@ -39,7 +42,11 @@ NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 TASK_QUEUE: Final = "redrive"
 DEFAULT_TENANT: Final = "default"
 
+SCHEDULED_PREFIX: Final = "scheduled-"
+
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+# Left out of a message unless it says something: releases that do not know the field can still read the message.
+Flag = Annotated[bool, Field(exclude_if=lambda value: not value)]
 Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
@@ -54,9 +61,11 @@ class Workflow(StrEnum):
     """Names of workflow types."""
 
     MODULE_RUN = "ModuleRun"
+    SCHEDULED_RUN = "ScheduledRun"
     DESCRIBE_MODULES = "DescribeModules"
     RESOLVE_PIPELINE = "ResolvePipeline"
     DEAD_LETTER = "DeadLetter"
+    RECORD_COMMAND = "RecordCommand"
     EXPIRE_KEYS = "ExpireKeys"
     ALERT_FOLLOW_UP = "AlertFollowUp"
     BULK_REPLAY = "BulkReplay"
@@ -69,23 +78,26 @@ class Workflow(StrEnum):
     ANCHOR_AUDIT = "AnchorAudit"
 
 
+def scheduled_run_id(workflow_id: str) -> str:
+    """Return the id of the run that a schedule's workflow starts: Temporal has put the time into the workflow's id."""
+    return workflow_id.removeprefix(SCHEDULED_PREFIX)
+
+
 class Activity(StrEnum):
     """Names of activity types."""
 
     RUN_STEP = "run_step"
     DESCRIBE_MODULES = "describe_modules"
     RESOLVE_PIPELINE = "resolve_pipeline"
-    READ_INPUTS = "read_inputs"
     REPORT_EXHAUSTED = "report_exhausted"
-    SIGNAL_LETTER = "signal_letter"
+    REPORT_OUTCOME = "report_outcome"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_COMMAND = "record_command"
     RECORD_END = "record_end"
-    CHECK_COMMAND = "check_command"
+    PASS_ON_COMMAND = "pass_on_command"  # noqa: S105 - no password
     RECORD_OUTCOME = "record_outcome"
     RECORD_REFUSAL = "record_refusal"
     RECORD_CONTINUE = "record_continue"
-    LOAD_LETTER = "load_letter"
     RAISE_ALERT = "raise_alert"
     SWEEP_RETRIES = "sweep_retries"
     TAKE_SUPPRESSED = "take_suppressed"
@@ -107,6 +119,7 @@ class Query(StrEnum):
 
     STATUS = "status"
     DOCUMENT = "document"
+    ANSWER = "answer"
 
 
 class SearchAttribute(StrEnum):
@@ -117,6 +130,10 @@ class SearchAttribute(StrEnum):
     STATUS = "RedriveStatus"
     FAILED_STEP = "RedriveFailedStep"
     CATEGORY = "RedriveCategory"
+
+
+LABELS_ATTRIBUTE: Final = "RedriveLabels"
+"""The search attribute of a run's labels, a list of keywords: `mission_id=42`."""
 
 
 class RunStatus(StrEnum):
@@ -206,6 +223,7 @@ class StepSnapshot(Message):
     policy: RetryPolicy
     reads: list[str] | None = Field(default=None, description="the document's fields that the step reads; none: all")
     dedupe: bool = Field(default=False, description="its stored result answers a second execution")
+    fast: Flag = Field(default=False, description="its first attempt runs inside the workflow task")
 
 
 class StepState(Message):
@@ -224,6 +242,13 @@ class StepState(Message):
     failure: FailedCycle | None = None
 
 
+class OpenLetter(Message):
+    """What a run knows of an open dead letter."""
+
+    revision: int = Field(description="the number of the run's last report about it")
+    command: str | None = Field(default=None, description="the request id of the command under way")
+
+
 class RunState(Message):
     """A run's state: carried over by continue-as-new."""
 
@@ -236,9 +261,8 @@ class RunState(Message):
     versions: dict[str, int] = Field(
         default_factory=dict, description="how often a step's input was changed by edits: a part of its keys"
     )
-    letters: dict[str, str | None] = Field(
-        default_factory=dict, description="open dead letters: step, command under way"
-    )
+    letters: dict[str, OpenLetter] = Field(default_factory=dict, description="open dead letters, by step")
+    revision: int = Field(default=0, description="the number of the run's last report: a row takes only a newer one")
     stop_after: str | None = Field(default=None, description="the step that a STEP_ONLY replay runs")
 
 
@@ -264,6 +288,7 @@ class RunInput(Message):
     correlation_id: HeaderText | None = None
     user_id: HeaderText | None = None
     event_id: Text255 | None = Field(default=None, description="the stored event whose projectors the steps are")
+    labels: Labels = Field(default_factory=dict, exclude_if=lambda value: not value)
     state: RunState | None = None
 
     @property
@@ -285,6 +310,7 @@ class RunView(Message):
     status: RunStatus
     correlation_id: str | None = None
     key: str | None = None
+    labels: dict[str, str] = {}
     steps: list[StepState] = []
     error: str | None = None
     started_at: datetime | None = None
@@ -368,7 +394,12 @@ class RunEnd(Message):
     started_at: datetime
     key: str | None
     claim: KeyClaim | None = Field(default=None, description="given when the run is the one of its key")
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
     output: Any = Field(default=None, description="what the key answers with, if the run has one")
+    when_closed: Flag = Field(
+        default=False, description="written once Temporal has the end: until then, no history has the last steps"
+    )
+    revision: int = Field(description="the run's number of this report: a row takes only a newer one")
 
 
 class StepInput(Message):
@@ -383,9 +414,18 @@ class StepInput(Message):
     document: dict[str, Any]
     prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this activity")
     spent: timedelta = Field(default=timedelta(0), description="of the deadline, before this activity")
+    failed: FailedCycle | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="how the first attempt failed, made inside the workflow task; this activity's first one reports it",
+    )
+    maybe_again: Flag = Field(
+        default=False, description="of a fast attempt: whether its workflow task may have been tried before"
+    )
     correlation_id: str
     user_id: str | None = None
     event_id: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
 
 class StepResult(Message):
@@ -420,6 +460,7 @@ class ModuleView(Message):
     policy: RetryPolicy
     dedupe: bool = False
     effect: Effect = Effect.KEYED
+    fast: Flag = Field(default=False, description="its first attempt runs inside the workflow task")
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
 
@@ -429,6 +470,9 @@ class PipelineView(Message):
 
     name: str
     steps: list[str]
+    fast: list[str] = Field(
+        default_factory=list, exclude_if=lambda value: not value, description="the steps that are fast here"
+    )
 
 
 class Catalog(Message):

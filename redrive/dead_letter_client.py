@@ -6,9 +6,12 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -18,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import Message, Query, Workflow
 from redrive.dead_letters import (
+    REASON_LIMIT,
     Answer,
     Continue,
     Discard,
@@ -26,19 +30,22 @@ from redrive.dead_letters import (
     LetterInput,
     Mode,
     Replay,
+    Reply,
     Resolve,
     Restart,
     RunDocument,
 )
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, RunNotFound, Unavailable
-from redrive.identifiers import check_identifiers
-from redrive.keys import new_request_id
+from redrive.keys import check_identifiers, new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=15)
+FIRST_PAUSE = timedelta(milliseconds=20)
 RETRY_INTERVAL = timedelta(milliseconds=200)
+SEND_AGAIN = timedelta(seconds=5)
 CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart, Continue)
 
+_NO_ANSWER: Final = (TimeoutError, RPCError, WorkflowQueryFailedError)
 # The dead letter has just ended, a worker failed, or it has ten updates in flight, which is Temporal's limit.
 _NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
 
@@ -80,7 +87,7 @@ class DeadLetters:
         return await self.send(letter, command)
 
     async def resolve(
-        self, letter: LetterId, *, output: dict[str, Any], requested_by: str, reason: str, request_id: str | None = None
+        self, letter: LetterId, *, output: Any, requested_by: str, reason: str, request_id: str | None = None
     ) -> Answer:
         """Let the run continue as if the step had returned this output."""
         return await self.send(letter, _made(Resolve, **_identity(requested_by, reason, request_id), output=output))
@@ -97,19 +104,77 @@ class DeadLetters:
         """Start a new run from the dead step, if the dead letter's run is gone."""
         return await self.send(letter, _made(Restart, **_identity(requested_by, reason, request_id)))
 
+    async def reset(
+        self, letter: LetterId, event_id: int, *, requested_by: str, reason: str, request_id: str | None = None
+    ) -> Answer:
+        """Reset a foreign workflow to before the event that started what failed, and close the dead letter.
+
+        Everything since that event is done again by a new run; the old one ends as terminated, and whoever waits for it
+        is told so.
+        """
+        fields = _identity(requested_by, reason, request_id)
+        handle = self._client.get_workflow_handle(letter.run_id, run_id=letter.execution)
+        try:
+            task = await _task_of(handle, event_id)
+            response = await self._client.workflow_service.reset_workflow_execution(
+                ResetWorkflowExecutionRequest(
+                    namespace=self._client.namespace,
+                    workflow_execution=WorkflowExecution(workflow_id=letter.run_id, run_id=letter.execution or ""),
+                    reason=reason,
+                    workflow_task_finish_event_id=task,
+                    request_id=fields["request_id"],
+                )
+            )
+        except RPCError as error:
+            raise _run_error(letter.run_id, error) from error
+        done = f"reset to event {task}, as run {response.run_id}"
+        answer = await self.discard(letter, **fields | {"reason": f"{done}: {reason}"[:REASON_LIMIT]})
+        return answer.model_copy(update={"message": done}) if answer.accepted else answer
+
     async def send(self, letter: LetterId, command: LetterCommand) -> Answer:
         """Send a command and return the answer. A dead letter that was closed long ago also answers."""
+        addressed = command.model_copy(update={"step": letter.step})
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
-                while True:
+                answer = None if letter.foreign else await self.ask_run(letter.run_id, addressed)
+                while answer is None:
                     with contextlib.suppress(_NotReady):
-                        return await self._give(letter, command)
+                        return await self._give(letter, addressed)
                     await asyncio.sleep(RETRY_INTERVAL.total_seconds())
-        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
+                return answer
+        except (*_NO_ANSWER, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
             raise Unavailable(
                 f"no answer to command {command.request_id!r} ({type(error).__name__}): it may be carried out yet; "
                 "give it again with the same request id"
             ) from error
+
+    async def ask_run(self, run_id: str, command: LetterCommand | Continue) -> Answer | None:
+        """Signal a command to its run and return the run's answer; None if the run has ended or is gone.
+
+        The signal is in the run's history when it is sent: whatever crashes then, it is answered and carried out.
+        """
+        handle = self._client.get_workflow_handle(run_id)
+        try:
+            while True:
+                await handle.signal(command.verb.value, command)
+                # Sent again, it gets the same answer: a run whose history was cut short has forgotten the first one.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SEND_AGAIN.total_seconds()):
+                        return await self._answer(handle, command.request_id)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+
+    async def _answer(self, handle: WorkflowHandle[Any, Any], request_id: str) -> Answer | None:
+        pause = FIRST_PAUSE.total_seconds()
+        while True:
+            # Temporal answers a query after the workflow task that has the signal: mostly the first one will do.
+            reply: Reply = await handle.query(Query.ANSWER, request_id, result_type=Reply)
+            if reply.answer or not reply.is_open:
+                return reply.answer
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_INTERVAL.total_seconds())
 
     async def _give(self, letter: LetterId, command: LetterCommand) -> Answer:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
@@ -141,17 +206,20 @@ class DeadLetters:
     async def go_on(self, run_id: str, *, requested_by: str, reason: str, request_id: str | None = None) -> Answer:
         """Let a PARTIAL run continue with its later steps (`continue`)."""
         command = _made(Continue, **_identity(requested_by, reason, request_id))
-        handle = self._client.get_workflow_handle(run_id)
         try:
-            answer: Answer = await handle.execute_update(
-                command.verb.value, command, id=command.request_id, result_type=Answer, rpc_timeout=ANSWER_TIMEOUT
-            )
-        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
+            async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
+                answer = await self.ask_run(run_id, command)
+        except _NO_ANSWER as error:
             raise _run_error(run_id, error) from error
+        if answer is None:
+            raise RunNotFound(f"no open run has the id {run_id!r}")
         return answer
 
     async def plan(self, letter: LetterId, *, mode: Mode = Mode.FROM_STEP, from_step: str | None = None) -> Plan:
         """Return what a replay would do, without doing it."""
+        if letter.foreign:
+            # What comes next is the workflow's own code.
+            return Plan(reused=[], run_again=[letter.module], left_for_later=[])
         try:
             run: RunDocument = await self._client.get_workflow_handle(letter.run_id).query(
                 Query.DOCUMENT, result_type=RunDocument, rpc_timeout=ANSWER_TIMEOUT
@@ -165,6 +233,19 @@ class DeadLetters:
         last = names.index(letter.step) if mode is Mode.STEP_ONLY else len(names) - 1
         start = names.index(first)
         return Plan(reused=names[:start], run_again=names[start : last + 1], left_for_later=names[last + 1 :])
+
+
+async def _task_of(handle: WorkflowHandle[Any, Any], event_id: int) -> int:
+    """Return the workflow task that started an activity or a child."""
+    async for event in handle.fetch_history_events():
+        if event.event_id == event_id:
+            started = (
+                event.activity_task_scheduled_event_attributes.workflow_task_completed_event_id
+                or event.start_child_workflow_execution_initiated_event_attributes.workflow_task_completed_event_id
+            )
+            if started:
+                return started
+    raise InvalidInput(f"event {event_id} of the workflow starts no activity and no child: reset it by hand")
 
 
 def _identity(requested_by: str, reason: str, request_id: str | None) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Dead letters: the messages about them, and the decisions on commands. Pure.
 
 A command is what an operator tells a dead letter to do: replay, resolve, discard or restart; or a run: continue. It
-reaches the dead letter's workflow as a signal or as an update of the same shape.
+reaches the run, or the dead letter's workflow, which passes it on, as a signal or as an update of the same shape.
 """
 
+import re
 from collections.abc import Callable
+from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
@@ -14,6 +16,7 @@ from redrive.categories import Category
 from redrive.contracts import (
     PAYLOAD_LIMIT,
     FailedCycle,
+    Flag,
     KeyClaim,
     Message,
     Name,
@@ -24,7 +27,7 @@ from redrive.contracts import (
     StepState,
     Text255,
 )
-from redrive.moments import Moment
+from redrive.field_types import LabelFilter, Moment
 from redrive.policy import RetryPolicy
 
 REASON_LIMIT: Final = 4096
@@ -34,6 +37,8 @@ LETTERS_LIMIT: Final = 1000
 ANSWERS_KEPT: Final = 100
 PROBLEM_LIMIT: Final = 1024
 COMMAND_LIMIT: Final = PAYLOAD_LIMIT + 64 * 1024
+# The type of the error that says: the record does not say that the run is parked where it is.
+RECORD_BEHIND: Final = "record_behind"
 
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=REASON_LIMIT)]
 
@@ -61,17 +66,32 @@ class Mode(StrEnum):
 
 
 class LetterSignal(StrEnum):
-    """Signals of the dead letter's workflow besides the commands. `exhausted` and `outcome` come from its run."""
+    """Signals of the dead letter's workflow besides the commands. They come from its run.
+
+    `exhausted` and `outcome` are to be recorded; `closed` says that the record is closed already.
+    """
 
     EXHAUSTED = "exhausted"
     OUTCOME = "outcome"
+    CLOSED = "closed"
 
 
 class RunSignal(StrEnum):
-    """Signals of a run that has dead letters: an accepted command, and a request to report where it is parked."""
+    """Signals of a run besides the commands: a request to report where it is parked."""
 
-    COMMAND = "command"
     REPORT = "report"
+
+
+class ForeignSignal(StrEnum):
+    """Signals of a foreign workflow: one that is no pipeline run and has dead letters by the plugin."""
+
+    COMMAND = "redrive.command"
+
+
+class ForeignQuery(StrEnum):
+    """Queries of a foreign workflow: the steps that it is parked at."""
+
+    PARKED = "redrive.parked"
 
 
 class Verb(StrEnum):
@@ -88,6 +108,7 @@ class _Command(Message):
     request_id: Text255 = Field(description="the same id again is the same command, and gets the first answer")
     requested_by: Text255
     reason: Reason
+    step: Text255 | None = Field(default=None, description="the dead step; none: the one that the run is parked at")
 
 
 class ReplayOptions(Message):
@@ -114,7 +135,7 @@ class Resolve(_Command):
     """Let the run continue as if the step had returned this output."""
 
     verb: Literal[Verb.RESOLVE] = Verb.RESOLVE
-    output: dict[str, Any]
+    output: Any = Field(description="what the step returns: for a module, an object that fits its output model")
 
 
 class Discard(_Command):
@@ -140,15 +161,6 @@ Command = LetterCommand | Continue
 COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(Annotated[Command, Field(discriminator="verb")])
 
 
-class RunCommand(Message):
-    """An accepted command as its run gets it. It may arrive twice: it is valid for this cycle of this step only."""
-
-    step: str
-    cycle: int
-    command: LetterCommand = Field(discriminator="verb")
-    proof: str = Field(default="", description="made by the transaction that accepted it; the run has it checked")
-
-
 class Answer(Message):
     """The outcome of a command."""
 
@@ -159,6 +171,25 @@ class Answer(Message):
     orphaned: bool = Field(default=False, description="whether it is refused because the run is gone")
 
 
+class ForeignPlace(NamedTuple):
+    """Where a foreign workflow is parked: the operation that failed, Temporal's run id, and the number of the failure.
+
+    A workflow id is used again, and one activity may fail many times in a run. No pipeline's step has an `@`.
+    """
+
+    operation: str
+    execution: str
+    number: int
+
+    @property
+    def step(self) -> str:
+        """The step of its dead letter."""
+        return f"{self.operation}@{self.execution}-{self.number}"
+
+
+_FOREIGN_STEP: Final = re.compile(r"(.+)@([0-9a-f-]{36})-([0-9]{1,9})", re.DOTALL)
+
+
 class LetterId(Message):
     """Which dead letter: each (run, step) has exactly one."""
 
@@ -167,8 +198,27 @@ class LetterId(Message):
     step: str
 
     @property
+    def foreign(self) -> ForeignPlace | None:
+        """Where its workflow is parked, if that is no pipeline run."""
+        found = _FOREIGN_STEP.fullmatch(self.step)
+        return ForeignPlace(found[1], found[2], int(found[3])) if found else None
+
+    @property
+    def module(self) -> str:
+        """What failed: the module, or the activity or child of a foreign workflow."""
+        return place.operation if (place := self.foreign) else self.step
+
+    @property
+    def execution(self) -> str | None:
+        """Temporal's run id of a foreign workflow; None for a pipeline run, which is found by its id alone."""
+        return place.execution if (place := self.foreign) else None
+
+    @property
     def workflow_id(self) -> str:
         """The id of the dead letter's workflow."""
+        if place := self.foreign:
+            # Names that others chose may be too long to be part of an id.
+            return f"dead-letter-{place.execution}-{place.number}"
         return f"dead-letter-{self.run_id}-{self.step}"
 
 
@@ -189,28 +239,24 @@ class LetterSelection(Message):
         description="a dead letter's id, run id, correlation id or key; when none has it, a part of the message, the "
         "run id, the correlation id or the key",
     )
+    label: LabelFilter | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="labels that their runs have, all of them: `mission_id=42,stage_id=2`",
+    )
     letters: list[Text255] | None = Field(default=None, max_length=LETTERS_LIMIT, description="these, by their ids")
 
 
 class LetterFilter(LetterSelection):
-    """Which dead letters, of one tenant or of all, in whatever status or in one."""
+    """Which dead letters, of one tenant or of all, in whatever status, in one, or all open ones."""
 
     tenant: str | None = None
     status: LetterStatus | None = None
+    open: Flag = Field(default=False, description="only those that are pending or replaying")
 
     def within(self, tenant: str | None) -> "LetterFilter":
         """Return the filter alone, without what an address or command adds to it, for this tenant or all."""
         return LetterFilter(**{name: getattr(self, name) for name in LetterFilter.model_fields} | {"tenant": tenant})
-
-
-class ReceivedCommand(Message):
-    """What a run checks of a command that it got: whether the record accepted it."""
-
-    letter: LetterId
-    verb: Verb
-    request_id: str
-    requested_by: str
-    proof: str
 
 
 class _Exhaustion(Message):
@@ -220,16 +266,42 @@ class _Exhaustion(Message):
     correlation_id: str
     key: str | None
     claim: KeyClaim | None = None
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
     started_at: Moment = Field(description="when the run began")
     at: Moment
+    revision: int = Field(description="the run's number of this report: a record takes only a newer one")
     again: bool = Field(default=False, description="told before; the run is parked there still and has no command")
+
+
+class OperationKind(StrEnum):
+    """What failed in a foreign workflow. `workflow` is the workflow itself."""
+
+    ACTIVITY = "activity"
+    LOCAL_ACTIVITY = "local_activity"
+    CHILD = "child"
+    WORKFLOW = "workflow"
+
+
+class OperationOptions(Message):
+    """How a foreign workflow started what failed: the record's config."""
+
+    kind: OperationKind
+    task_queue: str | None = None
+    base: timedelta | None = None
+    factor: float | None = None
+    cap: timedelta | None = None
+    max_attempts: int | None = Field(default=None, description="0: no limit")
+    timeout: timedelta | None = Field(default=None, description="of one attempt")
+    deadline: timedelta | None = Field(default=None, description="of all attempts")
+    event_id: int | None = Field(default=None, description="the event that started it, for a reset")
+    is_encoded: bool = Field(default=False, description="whether its data is encoded: values need the same codec")
 
 
 class Exhausted(_Exhaustion):
     """A step was exhausted: the facts of the record, redacted."""
 
     payload: Any
-    config: RetryPolicy
+    config: RetryPolicy | OperationOptions
 
 
 class ExhaustedReport(_Exhaustion):
@@ -243,6 +315,7 @@ class ExhaustedReport(_Exhaustion):
         facts = dict(self) | {
             "correlation_id": text(self.correlation_id),
             "key": text(self.key) if self.key is not None else None,
+            "labels": {name: text(value) for name, value in self.labels.items()},
             "payload": payload,
             "config": self.snapshot.policy,
         }
@@ -258,9 +331,11 @@ class Ending(StrEnum):
 
 
 class Outcome(Message):
-    """What a run reports to a dead letter after it continued. Exhausted again is `Exhausted`."""
+    """What a run reports about a dead letter after it continued. Exhausted again is `Exhausted`."""
 
     ending: Ending
+    revision: int | None = Field(default=None, description="the run's number of this report; none: a repair")
+    after: int = Field(default=0, description="the number of the report before it, which the record must have")
     request_id: str | None = None
     blocked_by: str | None = Field(default=None, description="the earlier step that is dead now")
     run_status: RunStatus | None = Field(default=None, description="what the run becomes with it, if that is news")
@@ -284,28 +359,20 @@ class RunDocument(Message):
 
 
 class LetterState(Message):
-    """The state of a dead letter's workflow; carried over by continue-as-new."""
+    """What the record of a dead letter says."""
 
     letter: LetterId
-    status: LetterStatus = LetterStatus.PENDING
-    pipeline: str = ""
-    cycle: FailedCycle | None = None
-    cycles: int = 0
+    status: LetterStatus
+    cycle: int = 0
     replays: int = 0
     blocked_by: str | None = None
-    orphaned: bool = False
-    command: LetterCommand | None = Field(
-        default=None, discriminator="verb", description="the command that was handed to the run, until its outcome"
-    )
-    exists: bool = True
-    answers: dict[str, Answer] = Field(default_factory=dict)
 
 
 class LetterInput(Message):
-    """What starts a dead letter's workflow."""
+    """What starts a dead letter's workflow; the status is carried over by continue-as-new."""
 
     letter: LetterId
-    state: LetterState | None = None
+    status: LetterStatus | None = None
 
 
 class MalformedCommand(Message):
@@ -343,49 +410,82 @@ class FollowUp(Message):
 class LetterRecorded(Message):
     """What the record says after a cycle was written, and the alert that is due."""
 
-    state: LetterState
+    status: LetterStatus
     alert: Alert | None = None
 
 
-class CommandRecorded(Message):
-    """The answer to a command, and whether it is carried out now."""
-
-    answer: Answer
-    under_way: bool = False
-    orphaned: bool = Field(default=False, description="whether the run is gone")
-
-
 class CommandRequest(Message):
-    """A command, and the state of its dead letter."""
+    """A command to a run: what the run says against it, and what it is checked against."""
 
     letter: LetterId
     command: LetterCommand = Field(discriminator="verb")
-    refusal: str | None
+    cycle: int = Field(description="the cycle that the run is parked in")
+    revision: int = Field(description="the run's number of this report: a record takes only a newer one")
+    refusal: str | None = None
+    steps: list[str] = Field(description="the run's steps")
+    run: RunDocument | None = Field(default=None, description="given if the command needs it: see `needs_document`")
+
+
+class CommandRecorded(Message):
+    """The answer to a command, and what the run needs to carry it out."""
+
+    answer: Answer
+    command: LetterCommand | None = Field(
+        default=None, discriminator="verb", description="as it is carried out now; none: it is not"
+    )
+    reads: dict[str, list[str] | None] = Field(default_factory=dict, description="what each step's module reads today")
+
+
+class Closed(Message):
+    """The record of a dead letter is closed."""
+
     status: LetterStatus
-    cycle: int = Field(description="the cycle that the record tells of")
+
+
+class PassedOn(Message):
+    """The answer to a command that reached the dead letter; its status, if the run is gone and the record was asked."""
+
+    answer: Answer
+    status: LetterStatus | None = None
+
+
+class Reply(Message):
+    """What a run says about a command: its answer, once there is one."""
+
+    answer: Answer | None
+    is_open: bool = Field(description="whether the run may still answer")
+
+
+def needs_document(command: LetterCommand) -> bool:
+    """Tell whether a command must match the run's input or a module's output."""
+    match command:
+        case Replay():
+            return command.input_patch is not None
+        case Resolve():
+            return True
+        case Discard() | Restart():
+            return False
 
 
 def refusal(state: LetterState, command: LetterCommand, max_replays: int = MAX_REPLAYS) -> str | None:
-    """Say why a dead letter cannot take a command now, or None. What only the run knows is checked with the run."""
-    if not state.exists:
-        return f"step {state.letter.step!r} of run {state.letter.run_id!r} has no dead letter"
+    """Say why the record of a dead letter conflicts with a command, or None. The run has the last word."""
     if state.status.closed:
-        return f"the dead letter is {state.status}: there is nothing left to {command.verb}"
+        return closed_refusal(state.letter, state.status, command)
     if state.status is LetterStatus.REPLAYING:
-        by = f" (command {state.command.request_id!r} of {state.command.requested_by!r})" if state.command else ""
-        return f"a replay is under way{by}: wait for its outcome"
-    # A discard is left to the check with the run: a run that is gone blocks nothing.
+        return "a replay is under way: wait for its outcome"
+    # A discard is left to the run: if it is gone, it blocks nothing.
     if state.blocked_by and not isinstance(command, Discard):
         return f"the earlier step {state.blocked_by!r} of the run is dead: send a command to its dead letter first"
-    return _replay_refusal(state, command, max_replays) if isinstance(command, Replay) else None
-
-
-def _replay_refusal(state: LetterState, command: Replay, max_replays: int) -> str | None:
-    if state.replays >= max_replays:
+    if isinstance(command, Replay) and state.replays >= max_replays:
         return f"replayed {state.replays} times already, the limit: resolve or discard it"
-    if command.from_step not in {None, state.letter.step} and command.mode is Mode.STEP_ONLY:
-        return f"from_step {command.from_step!r}: a STEP_ONLY replay runs the failed step {state.letter.step!r} alone"
     return None
+
+
+def closed_refusal(letter: LetterId, status: LetterStatus | None, command: LetterCommand) -> str:
+    """Say why a dead letter that is closed, or was never there, takes no command."""
+    if status is None:
+        return f"step {letter.step!r} of run {letter.run_id!r} has no dead letter"
+    return f"the dead letter is {status}: there is nothing left to {command.verb}"
 
 
 def status_after(command: LetterCommand) -> LetterStatus:

@@ -5,8 +5,10 @@ RedriveError                 every error of this package; `code` is stable, the 
 ├── InvalidInput             a caller's input is refused; nothing was changed
 │   ├── UnknownPipeline
 │   ├── TooLarge
+│   ├── ScheduleExists
 │   └── IdempotencyMismatch  the key belongs to another request
 ├── RunNotFound
+├── ScheduleNotFound
 ├── LetterNotFound
 ├── EventNotFound
 ├── MessageNotFound
@@ -28,6 +30,7 @@ RedriveError                 every error of this package; `code` is stable, the 
 │   └── OutcomeUnknown       a start with a key may or may not have happened; try the same key again
 ├── OtherNamespace           the database belongs to another Temporal namespace
 ├── StackError               the embedded stack cannot start
+├── AttemptEnded             raised in a plain function whose attempt is over: it should return
 └── StepError                why a step's attempt failed, with its category
     ├── Transient            raised by a module: retry
     ├── Terminal             raised by a module: a retry cannot help
@@ -52,6 +55,12 @@ class RegistrationError(RedriveError):
     code = "registration_error"
 
 
+class AttemptEnded(RedriveError):
+    """A module that is a plain function runs on after its deadline or a cancellation: it should return."""
+
+    code = "attempt_ended"
+
+
 class InvalidInput(RedriveError):
     """A caller's input is refused; the message says why."""
 
@@ -68,6 +77,12 @@ class TooLarge(InvalidInput):
     """A payload or result exceeds its limit."""
 
     code = "too_large"
+
+
+class ScheduleExists(InvalidInput):
+    """The tenant has a schedule with that name already."""
+
+    code = "schedule_exists"
 
 
 class IdempotencyMismatch(InvalidInput):
@@ -89,6 +104,12 @@ class RunNotFound(RedriveError):
     """No run has that id."""
 
     code = "run_not_found"
+
+
+class ScheduleNotFound(RedriveError):
+    """The tenant has no schedule with that name."""
+
+    code = "schedule_not_found"
 
 
 class LetterNotFound(RedriveError):

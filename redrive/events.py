@@ -25,10 +25,8 @@ from pydantic.alias_generators import to_camel
 from redrive.contracts import MESSAGE_ELEMENT_LIMIT, PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
-from redrive.header_values import HeaderText
-from redrive.identifiers import check_identifiers
-from redrive.keys import check_key
-from redrive.moments import Moment
+from redrive.field_types import HeaderText, Moment
+from redrive.keys import check_identifiers, check_key
 
 ANY_TYPE: Final = "*"
 _ENVELOPE_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024

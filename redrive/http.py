@@ -8,7 +8,7 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from redrive.categories import Category
 from redrive.classify import category_of, category_of_status, retry_after_of
 from redrive.contracts import MIB
 from redrive.errors import ServiceError, Terminal
-from redrive.header_values import header_problem
+from redrive.field_types import header_problem
 from redrive.logs import Log, get_logger
 from redrive.network import PRIVATE, GuardedTransport
 from redrive.policy import SERVICE_CALL, RetryPolicy
@@ -38,6 +38,7 @@ M = TypeVar("M", bound=BaseModel)
 
 RESPONSE_LIMIT: Final = MIB
 EXCERPT_LIMIT: Final = 500
+REFUSAL_LIMIT: Final = 16 * 1024
 REDIRECT_LIMIT: Final = 5
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -59,8 +60,11 @@ class CallOptions(TypedDict, total=False):
     params: Mapping[str, str | int | float | bool | None] | None
     headers: Mapping[str, str] | None
     timeout: timedelta | None
+    idle_timeout: timedelta | None
     idempotency_key: str | None
     create_if_absent: bool
+    expected: Collection[int]
+    refused: "RefusalReader | None"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,41 @@ class ServiceResponse:
             ) from error
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """An answer with an error status: what a connector reads to tell more than the status does."""
+
+    call: str
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """Return the body as JSON; None if it is not, or longer than what is read of it."""
+        try:
+            return from_json(self.body)
+        except ValueError:
+            return None
+
+    def error(self, text: str, category: Category | None = None) -> ServiceError:
+        """Return the error of this answer, with its status and the time that it asks to wait."""
+        return ServiceError(
+            f"{self.call} answered {self.status}" + (f": {text}" if text else ""),
+            category=category or category_of_status(self.status),
+            status=self.status,
+            retry_after=retry_after_of(self.headers),
+        )
+
+
+# Returns the error to raise, or None for the one that the status tells.
+RefusalReader = Callable[[Refusal], ServiceError | None]
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Sign in with a bearer token."""
+    return {"authorization": f"Bearer {token}"}
+
+
 def new_http_client() -> httpx.AsyncClient:
     """Build the connection pool that all ServiceClients of a process share."""
     return httpx.AsyncClient(
@@ -111,6 +150,7 @@ class ServiceClient:
     _: KW_ONLY
     base_url: str | None = field(default=None, repr=False)
     token: SecretStr | None = None
+    sign_in: Callable[[str], Mapping[str, str]] = bearer
     user_id: str | None = None
     user_header: str = "x-redrive-user"
     request_id: str | None = None
@@ -164,7 +204,9 @@ class ServiceClient:
         """Make a call and return its answer as `returns`, or unparsed.
 
         `operation` names the call in logs, errors and its idempotency key. `path` is joined to the base URL.
-        `create_if_absent` makes a 409 a success: what was to be created exists.
+        `create_if_absent` makes a 409 a success: what was to be created exists. `expected` are other statuses that are
+        answers, such as a 404; `refused` reads an answer with any other error status. `timeout` bounds the whole call,
+        `idle_timeout` the time without a byte of the answer.
         """
         call = self._call(method.upper(), path, operation, returns, options)
         if self.retry is None:
@@ -235,8 +277,10 @@ class ServiceClient:
             private=self.private_addresses or (base is not None and names_private(base.host)),
             headers=self._headers(key, has_body=content is not None, extra=options.get("headers") or {}),
             content=content,
-            timeout=options.get("timeout") or (self.retry or SERVICE_CALL).timeout,
-            create_if_absent=options.get("create_if_absent", False),
+            timeout=(timeout := options.get("timeout") or (self.retry or SERVICE_CALL).timeout),
+            idle_timeout=min(timeout, options.get("idle_timeout") or timeout),
+            expected=frozenset(options.get("expected", ())) | ({409} if options.get("create_if_absent") else set()),
+            refused=options.get("refused"),
             returns=returns,
         )
 
@@ -252,10 +296,10 @@ class ServiceClient:
             "x-request-id": self.request_id or uuid.uuid4().hex,
             "idempotency-key": key,
             self.user_header: self.user_id,
-            # Without a base URL the caller names any host: none of them is the one the token is for.
-            "authorization": f"Bearer {self.token.get_secret_value()}" if self.token and self.base_url else None,
         }
-        for name, value in [*named.items(), *extra.items()]:
+        # Without a base URL the caller names any host: none of them is the one the token is for.
+        signed = self.sign_in(self.token.get_secret_value()) if self.token and self.base_url else {}
+        for name, value in [*named.items(), *signed.items(), *extra.items()]:
             if value is not None:
                 headers.update({name.encode(): _header_value(name, value)})
         return headers
@@ -326,7 +370,7 @@ class ServiceClient:
                 url,
                 headers=headers,
                 content=call.content,
-                timeout=call.timeout.total_seconds(),
+                timeout=httpx.Timeout(call.timeout.total_seconds(), read=call.idle_timeout.total_seconds()),
                 extensions={PRIVATE: call.private},
             )
             async with aclosing(await self.http.send(request, stream=True, follow_redirects=False)) as response:
@@ -337,26 +381,13 @@ class ServiceClient:
 
     async def _receive(self, call: "_Call", response: httpx.Response) -> ServiceResponse:
         status = response.status_code
-        if response.is_success or (status == httpx.codes.CONFLICT and call.create_if_absent):
+        if response.is_success or status in call.expected:
             return ServiceResponse(status, await self._read(call, response))
-        excerpt = await self._excerpt(response)
-        raise ServiceError(
-            f"{call} answered {status}" + (f": {excerpt}" if excerpt else ""),
-            category=category_of_status(status),
-            status=status,
-            retry_after=retry_after_of(response.headers),
-        )
+        refusal = Refusal(str(call), status, response.headers, await _beginning(response))
+        raise (call.refused(refusal) if call.refused else None) or refusal.error(self.excerpt(refusal.body))
 
-    async def _excerpt(self, response: httpx.Response) -> str:
-        if _is_encoded(response):
-            return ""
-        body = bytearray()
-        with suppress(TimeoutError, httpx.HTTPError):
-            async with asyncio.timeout(_EXCERPT_TIMEOUT):
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) >= _EXCERPT_BYTES:
-                        break
+    def excerpt(self, body: bytes) -> str:
+        """Return the beginning of what a service said, on one line and without secrets; its own token is one."""
         text = " ".join(body[:_EXCERPT_BYTES].decode(errors="replace").split())
         # A service may echo what it was sent. Before the cut: half a token would not be recognised.
         own = _redactor_knowing(self.token.get_secret_value()) if self.token else _redactor
@@ -389,7 +420,9 @@ class _Call:
     headers: httpx.Headers = field(repr=False)
     content: bytes | None = field(repr=False)
     timeout: timedelta
-    create_if_absent: bool
+    idle_timeout: timedelta
+    expected: frozenset[int]
+    refused: RefusalReader | None
     returns: type[BaseModel] | None
 
     def __str__(self) -> str:
@@ -461,6 +494,20 @@ def _redirect_target(call: _Call, response: httpx.Response) -> httpx.URL:
         problem = f"{call} answered {response.status_code}: a redirect {why}, which is not followed"
         raise ServiceError(problem, category=Category.PROVIDER_4XX, status=response.status_code)
     return target
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """Return the beginning of an error's body: nothing of a compressed one, and what came in a moment of a slow one."""
+    body = bytearray()
+    if _is_encoded(response):
+        return b""
+    with suppress(TimeoutError, httpx.HTTPError):
+        async with asyncio.timeout(_EXCERPT_TIMEOUT):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) >= REFUSAL_LIMIT:
+                    break
+    return bytes(body[:REFUSAL_LIMIT])
 
 
 def _is_encoded(response: httpx.Response) -> bool:

@@ -1,17 +1,22 @@
-"""The rules of an input model as JSON, for processes without the model's code. Pure.
+"""Whether a payload fits a pipeline: the same check, in the same words, with the modules' code and without it. Pure.
 
-A JSON schema would refuse what the model takes ("5" for an integer), and in other words. These are pydantic's own
-rules, without those that are code: what they refuse, the model refuses, with the same messages. What they accept, it
-may refuse.
+Without the code, by the rules of an input model as JSON. A JSON schema would refuse what the model takes ("5" for an
+integer), and in other words. These are pydantic's own rules, without those that are code: what they refuse, the model
+refuses, with the same messages. What they accept, it may refuse.
 """
 
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import SchemaValidator
 
-Node = dict[str, Any]
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput, UnknownPipeline
 
+Node = dict[str, Any]
 _ANYTHING: Final[Node] = {"type": "any"}
 _LEAVES: Final = frozenset(
     {
@@ -165,3 +170,50 @@ def _with_classes(value: Any) -> Any:
     below = {key: _with_classes(each) for key, each in value.items()}
     # The fields of a model may themselves be called "type".
     return below | {"cls": _Instance} if value.get("type") == "model" and "schema" in value else below
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What the check needs of a step."""
+
+    name: str
+    required: Sequence[Sequence[str]]
+    """Of each required field, the names that may carry it; the field's own comes first."""
+    validate: Callable[[dict[str, Any]], object]
+    """Check the step input in a run's document. Raises pydantic's ValidationError."""
+    reads: Collection[str] | None = None
+    """The names that it can read; None: any."""
+
+
+def check_fits(steps: Sequence[StepShape], payload: dict[str, Any]) -> None:
+    """Refuse a payload with which a step could never start."""
+    for taken in sorted({step.name for step in steps} & payload.keys()):
+        raise InvalidInput(f"payload.{taken}: the name belongs to a step, whose output stands there; rename the field")
+    first = steps[0]
+    try:
+        first.validate(payload)
+    except ValidationError as error:
+        raise InvalidInput(f"payload does not fit {first.name!r}: {validation_sentence(error)}") from error
+    available = set(payload)
+    for earlier, step in itertools.pairwise(steps):
+        available.add(earlier.name)
+        _check_later_step(step, available, first)
+
+
+def _check_later_step(step: StepShape, available: Collection[str], first: StepShape) -> None:
+    for names in step.required:
+        if any(name in available for name in names):
+            continue
+        how = ""
+        if first.reads and any(name in first.reads for name in names):
+            how = (
+                f". The default in {first.name!r} is for that step alone: send the field, or give {step.name!r} the "
+                f"same default, or return it from {first.name!r} and read it from there"
+            )
+        raise InvalidInput(f"payload.{names[0]}: missing; step {step.name!r} needs it{how}")
+
+
+def unknown_pipeline(name: str, known: Iterable[str]) -> UnknownPipeline:
+    """Refuse the name of a pipeline, with those that exist."""
+    names = ", ".join(sorted(known)) or "none"
+    return UnknownPipeline(f"pipeline {name!r} is not known here; known: {names}")

@@ -1,9 +1,14 @@
-"""Computed ids: the run of an idempotency key, the key of a step's call, the fingerprint of a request. Pure."""
+"""Ids: of the run of a key, of a step's call, of a request; and the check of ids that callers give. Pure.
+
+A given id is stored, searched for and shown unredacted, so none may be a secret. It is refused on entry, and never in a
+workflow: what counts as a secret changes with releases, and a history must always replay the same.
+"""
 
 import base64
 import functools
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -11,14 +16,19 @@ from urllib.parse import quote, unquote
 
 import uuid_utils
 
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, RedriveError
+from redrive.redaction.redactor import Redactor
 
 KEY_LIMIT: Final = 255
 KEY_TTL: Final = timedelta(days=30)
 LONGEST_KEY_TTL: Final = timedelta(days=3650)
+# Of an id: fewer characters are a slip, not a choice.
+SHORTEST_PREFIX: Final = 4
+PREFIXES_NAMED: Final = 5
 _SEPARATOR: Final = ":"
 # Below this, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
 _EXACT: Final = 10**16
+_REDACTOR = Redactor()
 
 
 def check_key(key: str) -> str:
@@ -159,3 +169,36 @@ def _shortest(number: int) -> int | float:
     except OverflowError:
         return number
     return short if int(short) == number else number
+
+
+def shown_identifier(value: str) -> str:
+    """Return an id in the form in which a refusal shows it."""
+    return _REDACTOR.text(value)
+
+
+def check_identifier(field: str, value: str) -> str:
+    """Return an id that holds no secret, or raise."""
+    shown = shown_identifier(value)
+    if shown != value:
+        raise InvalidInput(
+            f"{field}: {shown!r} holds what looks like a secret or a card number; an id is stored and shown as it is: "
+            "give a reference, or a hash of it"
+        )
+    return value
+
+
+def check_identifiers(**given: str | None) -> None:
+    """Check the ids that are given, or raise InvalidInput naming the first that holds a secret."""
+    for field, value in given.items():
+        if value is not None:
+            check_identifier(field, value)
+
+
+def only_one(text: str, found: Collection[str], what: str, missing: type[RedriveError]) -> str:
+    """Return the only id that begins with a text, or raise that there is none, or which there are."""
+    if not found:
+        raise missing(f"no {what} has the id {text[:200]!r}, or one that begins so (with at least {SHORTEST_PREFIX})")
+    if len(found) > 1:
+        some = ", ".join(sorted(found)[:PREFIXES_NAMED])
+        raise InvalidInput(f"{text[:200]!r}: several have an id that begins so: {some}; give more of it")
+    return next(iter(found))

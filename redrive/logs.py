@@ -7,11 +7,14 @@ library's loggers (temporalio, asyncio, httpx) are printed in the same form.
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from redrive.contracts import Activity
 from redrive.redaction.redactor import Redactor
 from redrive.tracing import is_on, trace_id
 
@@ -51,8 +54,12 @@ FIELDS: Final = {
     "event_id": "the message that came in",
     "event_type": "its type",
     "source": "where it came from",
+    "count": "how often it happened since the last such line",
     "dlq_id": "the dead letter",
     "bulk_id": "the bulk operation",
+    "model": "the language model that answered",
+    "input_tokens": "tokens that it read",
+    "output_tokens": "tokens that it wrote",
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
@@ -77,6 +84,49 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 _PLAIN: Final = frozenset(
     {"timestamp", "level", "logger", "trace_id", "tenant_id", "run_id", "pipeline", "module_id", "step"}
 )
+
+
+# Their errors tell of an outage, or were raised on purpose. Any other one is a bug, and keeps its traceback.
+_HANDLED: Final = ("asyncpg", "redrive", "temporalio")
+OUTAGE_INTERVAL: Final = 30.0
+
+
+class Outages(logging.Filter):
+    """Let an activity's failure that is handled through once for each cause and interval, without a traceback.
+
+    Temporal tries the activity again, so an outage of the database would fill the log with the same lines.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is printed."""
+        error = record.exc_info[1] if record.exc_info else None
+        if record.name != "temporalio.activity" or error is None or not _is_handled(error):
+            return True
+        facts = getattr(record, "temporal_activity", {})
+        kind = str(facts.get("activity_type", ""))
+        if kind == Activity.RUN_STEP:
+            # `step.failed` and `step.exhausted` tell it.
+            return False
+        told_at, suppressed = self._told.get((kind, type(error).__name__), (-OUTAGE_INTERVAL, 0))
+        now = self._clock()
+        if now - told_at < OUTAGE_INTERVAL:
+            self._told[kind, type(error).__name__] = (told_at, suppressed + 1)
+            return False
+        self._told[kind, type(error).__name__] = (now, 0)
+        record.msg = "activity.failed"
+        record.args, record.exc_info, record.exc_text = (), None, None
+        record.operation, record.error_type, record.error = kind, type(error).__name__, str(error)
+        record.count = suppressed + 1
+        return True
+
+
+def _is_handled(error: BaseException) -> bool:
+    return isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _HANDLED
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -125,6 +175,7 @@ def _configure_structlog(shared: list[Processor]) -> None:
 
 def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Processor]) -> None:
     handler = _Handler(sys.stderr)
+    handler.addFilter(Outages())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=_EXTRAS)],
@@ -155,7 +206,24 @@ def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
         return [redact, structlog.processors.JSONRenderer()]
     # Its own exception formatter would print local variables, including secrets.
     console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    return [redact, _escape_control, console]
+    return [redact, _say_once, _escape_control, console]
+
+
+def said_once(event: EventDict) -> EventDict:
+    """Return a line for people: without what another of its fields says, or what has no value."""
+    run_id = event.get("run_id")
+    said = {"request_id": "correlation_id", "correlation_id": "run_id", "module_id": "step"}
+    return {
+        name: value
+        for name, value in event.items()
+        if value is not None
+        and (name not in said or value not in (event.get(said[name]), run_id))
+        and not (name in ("idempotency_key", "dlq_id") and run_id and str(run_id) in str(value))
+    }
+
+
+def _say_once(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return said_once(event)
 
 
 def _cut(value: Any, redactor: Redactor) -> Any:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from temporalio import activity
 from temporalio.common import MetricMeter
 
 
@@ -49,3 +50,12 @@ class Metrics:
             self._letters.set(count, {"status": status})
         self._oldest.set(oldest.total_seconds())
         self._retrying.set(retrying)
+
+
+def count_tokens(model: str, input_tokens: int, output_tokens: int) -> None:
+    """Count the tokens that a call to a language model used, if it is made in a step."""
+    if not activity.in_activity():
+        return
+    counter = activity.metric_meter().create_counter("workflow_llm_tokens_total", "Tokens of language models")
+    counter.add(max(0, input_tokens), {"model": model, "kind": "input"})
+    counter.add(max(0, output_tokens), {"model": model, "kind": "output"})

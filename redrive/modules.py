@@ -1,18 +1,24 @@
-"""What module authors use: modules, pipelines, a module's context, and the registry."""
+"""What module authors use: modules, pipelines, a module's context, the registry, and the import of their files."""
 
 import functools
+import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_type_hints, overload
 
 import structlog
-from pydantic import AliasChoices, AliasPath, BaseModel, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
 from pydantic_core import to_json
 
+from redrive.categories import Category
 from redrive.contracts import (
+    FAST_TIMEOUT,
     NAME_PATTERN,
     STEP_LIMIT,
     Catalog,
@@ -24,11 +30,13 @@ from redrive.contracts import (
     StepSnapshot,
 )
 from redrive.documents import step_input
-from redrive.errors import RegistrationError
-from redrive.input_rules import input_rules
+from redrive.errors import RegistrationError, Terminal
+from redrive.input_rules import StepShape, check_fits, input_rules, unknown_pipeline
 from redrive.keys import step_key
-from redrive.payload_fit import StepShape, check_fits, unknown_pipeline
 from redrive.policy import STEP, RetryPolicy
+from redrive.resources import Resource, ResourceFunction, Started, declared
+from redrive.step_types import StepTypes, misfits
+from redrive.threads import run_in_thread, wait
 
 if TYPE_CHECKING:
     # The HTTP client is only loaded where modules run: callers do not need it.
@@ -36,6 +44,34 @@ if TYPE_CHECKING:
 
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out", bound=BaseModel)
+T = TypeVar("T")
+# `writeOnly` is JSON schema's own word for what is taken and not shown again; pydantic's SecretStr has it.
+_WRITE_ONLY = "writeOnly"
+Hidden = Annotated[T, Field(json_schema_extra={_WRITE_ONLY: True})]
+"""A field whose value is in no record: `prompt: Hidden[str]`. Its name is hidden in all records of the worker."""
+
+
+class RunCounters(Protocol):
+    """Numbers that a run keeps over all its steps, attempts and replays: what it has used of a budget."""
+
+    async def add(self, name: str, amount: int, *, limit: int | None = None) -> int | None:
+        """Add to a counter and return its value. None: it would exceed the limit, and nothing was added."""
+        ...
+
+
+@dataclass
+class MemoryCounters:
+    """Counters of one process, for a module that is called without a run."""
+
+    values: dict[str, int] = field(default_factory=dict)
+
+    async def add(self, name: str, amount: int, *, limit: int | None = None) -> int | None:
+        """Add to a counter."""
+        value = self.values.get(name, 0) + amount
+        if limit is not None and value > limit:
+            return None
+        self.values[name] = value
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +91,23 @@ class ModuleContext:
     http: "ServiceClient"
     heartbeat: Callable[[], None]
     version: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    counters: RunCounters = field(default_factory=MemoryCounters)
+    resources: Started = field(default_factory=dict)
+
+    def resource(self, wanted: Resource[T]) -> T:
+        """Return the value of a resource, which the worker has started."""
+        if wanted not in self.resources:
+            raise Terminal(
+                f"resource ({wanted.origin}) is not started: is it in another registry than its module?",
+                category=Category.MISSING_CONFIG,
+            )
+        value: T = self.resources[wanted]
+        return value
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        """Wait for an async call, in a module that is a plain function: `ctx.wait(ctx.http.service("s").get("/"))`."""
+        return wait(awaitable)
 
     @property
     def idempotency_key(self) -> str:
@@ -66,7 +119,9 @@ class ModuleContext:
         return step_key(self.run_id, self.step, operation, self.version)
 
 
-ModuleFunction = Callable[[ModuleContext, In], Awaitable[Out]]
+AsyncFunction = Callable[[ModuleContext, In], Awaitable[Out]]
+PlainFunction = Callable[[ModuleContext, In], Out]
+ModuleFunction = AsyncFunction[In, Out] | PlainFunction[In, Out]
 
 
 @dataclass(frozen=True)
@@ -80,9 +135,19 @@ class Module(Generic[In, Out]):
     policy: RetryPolicy
     dedupe: bool = False
     effect: Effect = Effect.KEYED
+    fast: bool = False
 
     async def __call__(self, ctx: ModuleContext, given: In) -> Out:
-        return await self.function(ctx, given)
+        if self.is_async:
+            answer: Awaitable[Out] = self.function(ctx, given)  # type: ignore[assignment]  # `is_async` says so
+            return await answer
+        result: Out = await run_in_thread(self.function, ctx, given)
+        return result
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        """Whether the function runs on the event loop; a plain one runs in a thread."""
+        return inspect.iscoroutinefunction(self.function)
 
     @property
     def origin(self) -> str:
@@ -109,7 +174,7 @@ class Module(Generic[In, Out]):
     @functools.cached_property
     def shape(self) -> StepShape:
         """What decides whether a payload fits."""
-        return StepShape(self.name, self._required, self.validate)
+        return StepShape(self.name, self._required, self.validate, self.reads)
 
     @property
     def _required(self) -> list[list[str]]:
@@ -126,9 +191,16 @@ class Module(Generic[In, Out]):
         rules, is_complete = input_rules(self.input_model)
         return InputCheck(reads=self.reads, required=self._required, rules=rules, is_complete=is_complete)
 
-    def snapshot(self) -> StepSnapshot:
-        """Return what a run remembers of this module."""
-        return StepSnapshot(name=self.name, policy=self.policy, reads=self.reads, dedupe=self.dedupe)
+    def snapshot(self, *, fast: bool = False) -> StepSnapshot:
+        """Return what a run remembers of this module; `fast`: whether it is, in the run's pipeline."""
+        return StepSnapshot(
+            name=self.name, policy=self.policy, reads=self.reads, dedupe=self.dedupe, fast=fast or self.fast
+        )
+
+    @property
+    def not_fast(self) -> str | None:
+        """Why the module cannot be fast; None if it can."""
+        return _not_fast(self.policy, self.effect)
 
     def view(self) -> ModuleView:
         """Describe the module to an operator."""
@@ -138,6 +210,7 @@ class Module(Generic[In, Out]):
             policy=self.policy,
             dedupe=self.dedupe,
             effect=self.effect,
+            fast=self.fast,
             input_schema=self.input_model.model_json_schema(),
             output_schema=self.output_model.model_json_schema(mode="serialization"),
         )
@@ -155,12 +228,32 @@ def _first_names(alias: str | AliasPath | AliasChoices | None) -> Iterable[str]:
             return []
 
 
+class Register(Protocol):
+    """Makes a module of a function, async or plain."""
+
+    @overload
+    def __call__(self, function: AsyncFunction[In, Out]) -> Module[In, Out]: ...
+
+    @overload
+    def __call__(self, function: PlainFunction[In, Out]) -> Module[In, Out]: ...
+
+
 @dataclass
 class Registry:
-    """The modules and pipelines of a process. Most programs use the one behind `@module` and `Pipeline`."""
+    """The modules, pipelines and resources of a process. Most programs use the one behind `@module` and `Pipeline`."""
 
     modules: dict[str, Module[Any, Any]] = field(default_factory=dict)
     pipelines: dict[str, "Pipeline"] = field(default_factory=dict)
+    resources: list[Resource[Any]] = field(default_factory=list)
+
+    def resource(self, function: ResourceFunction[T]) -> Resource[T]:
+        """Make a resource of a generator function without parameters that yields once.
+
+        The worker starts it before it takes work, and stops it after its last step. `ctx.resource(…)` returns it.
+        """
+        made = declared(function)
+        self.resources.append(made)
+        return made
 
     def module(
         self,
@@ -170,14 +263,23 @@ class Registry:
         timeout: timedelta | None = None,
         dedupe: bool = False,
         effect: Effect | Literal["none", "keyed", "unsafe"] = Effect.KEYED,
-    ) -> Callable[[ModuleFunction[In, Out]], Module[In, Out]]:
-        """Make a module of an async function `(ctx, input: Model) -> Model`.
+        fast: bool = False,
+    ) -> Register:
+        """Make a module of a function `(ctx, input: Model) -> Model`.
+
+        An async function runs on the worker's event loop, and must not block it. A plain one runs in a thread, which
+        cannot be stopped: after the deadline the attempt has failed, and the function continues beside the next one.
 
         With `dedupe` its result is stored, and returned if the step is executed again with the same input: two more
         database writes for each execution, which then needs the database.
 
         `effect` says what running it again means: nothing outside changes (`none`), the called service knows the
         idempotency key (`keyed`, as with every call through `ctx.http`), or the effect happens twice (`unsafe`).
+
+        `fast` is for short work, with a timeout of at most 5 s: the first attempt of a step runs inside the workflow
+        task, and fast steps in a row share one task. Temporal has their results only when the task is over. If the
+        worker dies before that, all fast steps since the last task run again, with the same keys; with `dedupe`, their
+        stored results answer instead. A failed first attempt goes on as an ordinary one. See docs/fast_steps.md.
         """
         chosen = policy if timeout is None else policy.model_copy(update={"timeout": timeout})
 
@@ -188,7 +290,9 @@ class Registry:
                     f"module {name!r} ({_origin(function)}): the name is taken by {self.modules[name].origin}"
                 )
             models: tuple[type[In], type[Out]] = _models_of(name, function)
-            made = Module(name, function, *models, chosen, dedupe, _effect(name, effect))
+            made = Module(name, function, *models, chosen, dedupe, _effect(name, effect), fast)
+            if fast and made.not_fast:
+                raise RegistrationError(f"module {name!r} ({made.origin}) cannot be fast: {made.not_fast}")
             self.modules[name] = made
             return made
 
@@ -204,7 +308,7 @@ class Registry:
         """Return the steps of a pipeline, or raise why this payload, a checked one, cannot start it."""
         found = self.pipeline(pipeline)
         found.check_fits(payload)
-        return [module.snapshot() for module in found.modules]
+        return found.snapshots()
 
     def published(self, build_id: str) -> PublishedCatalog:
         """Describe everything registered to processes without the code."""
@@ -214,6 +318,18 @@ class Registry:
             catalog=catalog, inputs={name: self.modules[name].check() for name in sorted(self.modules)}
         )
 
+    def misfits(self) -> Iterator[tuple[str, str]]:
+        """Yield each pipeline with a step that cannot read what an earlier one returns, and why."""
+        for pipeline in self.pipelines.values():
+            views = [module.view() for module in pipeline.modules]
+            steps = [StepTypes(view.name, view.input_schema, view.output_schema) for view in views]
+            yield from ((pipeline.name, problem) for problem in misfits(steps))
+
+    def hidden_names(self) -> set[str]:
+        """Return the names of all `Hidden` fields of the modules' inputs and outputs."""
+        modules, _ = self.views()
+        return hidden_names(modules)
+
     def views(self) -> tuple[list[ModuleView], list[PipelineView]]:
         """Describe everything registered."""
         modules = [self.modules[name].view() for name in sorted(self.modules)]
@@ -221,13 +337,38 @@ class Registry:
         return modules, pipelines
 
 
-class Pipeline:
-    """A named, ordered list of modules. Creating one registers it."""
+def hidden_names(modules: Iterable[ModuleView]) -> set[str]:
+    """Return the names of all `Hidden` fields of these modules' inputs and outputs."""
+    return {name for view in modules for schema in (view.input_schema, view.output_schema) for name in _hidden(schema)}
 
-    def __init__(self, name: str, *modules: Module[Any, Any], registry: Registry | None = None) -> None:
+
+def _hidden(schema: Any) -> Iterator[str]:
+    """Yield the names of a JSON schema's properties that are not to be shown."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _hidden(item)
+    if not isinstance(schema, dict):
+        return
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        yield from (name for name, each in properties.items() if isinstance(each, dict) and each.get(_WRITE_ONLY))
+    for each in schema.values():
+        yield from _hidden(each)
+
+
+class Pipeline:
+    """A named, ordered list of modules. Creating one registers it.
+
+    With `fast`, every step that can be fast is (see `module`): its timeout is at most 5 s, its effect is not `unsafe`.
+    """
+
+    def __init__(
+        self, name: str, *modules: Module[Any, Any], fast: bool = False, registry: Registry | None = None
+    ) -> None:
         registry = DEFAULT_REGISTRY if registry is None else registry
         self.name = name
         self.modules = modules
+        self._fast = fast
         _check_name("pipeline", name, name)
         if name in registry.pipelines:
             raise RegistrationError(f"pipeline {name!r} is declared twice")
@@ -246,6 +387,13 @@ class Pipeline:
             if module.name in seen:
                 raise RegistrationError(f"pipeline {self.name!r}: module {module.name!r} stands in it twice")
             seen.add(module.name)
+        if self._fast and not self.view().fast:
+            why = "; ".join(f"{module.name}: {module.not_fast}" for module in self.modules)
+            raise RegistrationError(f"pipeline {self.name!r}: none of its steps can be fast: {why}")
+
+    def snapshots(self) -> list[StepSnapshot]:
+        """Return what a run remembers of the steps."""
+        return [module.snapshot(fast=self._fast and not module.not_fast) for module in self.modules]
 
     def check_fits(self, payload: dict[str, Any]) -> None:
         """Refuse a payload with which a step could never start."""
@@ -253,7 +401,11 @@ class Pipeline:
 
     def view(self) -> PipelineView:
         """Describe the pipeline to an operator."""
-        return PipelineView(name=self.name, steps=[module.name for module in self.modules])
+        return PipelineView(
+            name=self.name,
+            steps=[module.name for module in self.modules],
+            fast=[step.name for step in self.snapshots() if step.fast],
+        )
 
 
 def _check_name(kind: str, name: str, origin: str) -> None:
@@ -268,6 +420,17 @@ def _effect(name: str, effect: str) -> Effect:
         raise RegistrationError(f"module {name!r}: effect {effect!r} is not one of {', '.join(Effect)}") from None
 
 
+def _not_fast(policy: RetryPolicy, effect: Effect) -> str | None:
+    if effect is Effect.UNSAFE:
+        return "its effect is unsafe, and a fast step runs again when its worker dies; make the effect keyed"
+    if policy.timeout > FAST_TIMEOUT:
+        allowed, given = FAST_TIMEOUT.total_seconds(), policy.timeout.total_seconds()
+        return (
+            f"its timeout is {given:g} s, and a fast step has at most {allowed:g} s; add timeout=timedelta(seconds=5)"
+        )
+    return None
+
+
 def _origin(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
 
@@ -276,8 +439,10 @@ def _models_of(name: str, function: ModuleFunction[In, Out]) -> tuple[type[In], 
     """Read the input and output model from a module's signature."""
     where = f"module {name!r} ({_origin(function)})"
     shape = "write `async def f(ctx: ModuleContext, input: MyInput) -> MyOutput` with two pydantic models"
-    if not inspect.iscoroutinefunction(function):
-        raise RegistrationError(f"{where}: not an async function; {shape}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RegistrationError(f"{where}: a generator, not a function that returns once; {shape}")
+    if not inspect.isroutine(function):
+        raise RegistrationError(f"{where}: not a function; {shape}")
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) != 2 or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters):
         raise RegistrationError(f"{where}: takes {len(parameters)} parameters, not 2; {shape}")
@@ -293,4 +458,42 @@ def _models_of(name: str, function: ModuleFunction[In, Out]) -> tuple[type[In], 
 
 
 DEFAULT_REGISTRY = Registry()
+
+
 module = DEFAULT_REGISTRY.module
+resource = DEFAULT_REGISTRY.resource
+
+
+# Python's own files, installed packages, and code without a file.
+_LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), "<")
+
+
+def is_authors(module: str, file: str, home: str = "") -> bool:
+    """Tell whether a file is a module author's own: not Python's, Redrive's or an installed package's.
+
+    `home` is a module that is the author's in any case, with all of its package.
+    """
+    package = module.partition(".")[0]
+    return package == home.partition(".")[0] or (package != "redrive" and not file.startswith(_LIBRARIES))
+
+
+def authors_files() -> list[str]:
+    """Return the author's own files that are loaded."""
+    files = ((name, getattr(loaded, "__file__", None)) for name, loaded in list(sys.modules.items()))
+    return sorted({file for name, file in files if file and name != "__main__" and is_authors(name, file)})
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import each name; it may also be a file of the current directory."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except RegistrationError:
+            raise
+        except Exception as error:
+            raise RegistrationError(
+                f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {error}"
+            ) from error

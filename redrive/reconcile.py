@@ -13,15 +13,15 @@ from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from redrive.contracts import RunStatus, RunSummary, StepStatus
-from redrive.dead_letters import Ending, LetterId, LetterStatus, Outcome
+from redrive.contracts import RunStatus, RunSummary, SearchAttribute, StepStatus, Workflow
+from redrive.dead_letters import Closed, Ending, LetterId, LetterSignal, LetterStatus, Outcome
 from redrive.errors import Unavailable
 from redrive.postgres.tenancy import Pool
 from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
 from redrive.store.dead_letters.lists import get_letter, open_letters
 from redrive.store.dead_letters.models import LetterRow
 from redrive.store.dead_letters.records import put_orphaned, put_outcome
-from redrive.visibility import runs_query, summary
+from redrive.visibility import runs_query, shown_value, summary
 
 # How long a record, or a run's last report, may be on its way.
 GRACE: Final = 2.0
@@ -41,13 +41,24 @@ class Kind(StrEnum):
     OUTCOME_LOST = "outcome_lost"
     RUN_GONE = "run_gone"
     NO_ANSWER = "no_answer"
+    WORKFLOW_OPEN = "workflow_open"
 
 
 # What a run's end means for a record that is still open. After any other end it can be restarted or discarded.
-_ENDINGS: Final = {
+ENDINGS: Final = {
     WorkflowExecutionStatus.COMPLETED: Ending.SUCCEEDED,
     WorkflowExecutionStatus.CANCELED: Ending.CANCELED,
 }
+# A foreign workflow that has ended by itself, or continued as new, has closed its dead letters: the report was lost.
+FOREIGN_ENDINGS: Final = dict.fromkeys(
+    (
+        WorkflowExecutionStatus.COMPLETED,
+        WorkflowExecutionStatus.CANCELED,
+        WorkflowExecutionStatus.FAILED,
+        WorkflowExecutionStatus.CONTINUED_AS_NEW,
+    ),
+    Ending.CANCELED,
+)
 
 
 class Problem(BaseModel):
@@ -103,9 +114,11 @@ class Reconciliation:
         lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
         parked_at = {_letter_of(run).workflow_id for run in runs}
         distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
+        strays = [letter for letter in await self._open_workflows(tenant) if letter.workflow_id not in records]
         problems = [
             *await self._twice(lonely, self._parked_problem, self._have_it_reported),
             *await self._twice(distant, self._open_problem, self._close_or_orphan),
+            *await self._twice(strays, self._stray_problem, self._let_it_end),
         ]
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
 
@@ -120,6 +133,35 @@ class Reconciliation:
     async def _parked_runs(self, tenant: str | None) -> list[RunSummary]:
         query = runs_query(tenant=tenant, status=RunStatus.DLQ_PENDING, pipeline=None)
         return [summary(execution) async for execution in self._client.list_workflows(query)]
+
+    async def _open_workflows(self, tenant: str | None) -> list[LetterId]:
+        """Return the dead letters whose workflows are open."""
+        query = f"WorkflowType = '{Workflow.DEAD_LETTER}' AND ExecutionStatus = 'Running'"
+        found = []
+        async for execution in self._client.list_workflows(query):
+            owner = shown_value(execution.typed_search_attributes, SearchAttribute.TENANT)
+            step = shown_value(execution.typed_search_attributes, SearchAttribute.FAILED_STEP)
+            # Started by a command after its record was closed, one has no search attributes, and ends by itself.
+            if owner and step and tenant in {None, owner}:
+                run_id = execution.id.removeprefix("dead-letter-").removesuffix(f"-{step}")
+                found.append(LetterId(tenant=owner, run_id=run_id, step=step))
+        return found
+
+    async def _stray_problem(self, letter: LetterId) -> Problem | None:
+        """Check a workflow that is listed as open and has no open record."""
+        record = await get_letter(self._pool, letter.tenant, letter.workflow_id)
+        if record is None or not record.status.closed:
+            return None
+        if await execution_status(self._client, letter.workflow_id) is not WorkflowExecutionStatus.RUNNING:
+            return None
+        return _problem(Kind.WORKFLOW_OPEN, letter, f"the record is {record.status.value}, its workflow is open")
+
+    async def _let_it_end(self, problem: Problem) -> bool:
+        record = await get_letter(self._pool, problem.tenant, problem.letter.workflow_id)
+        if record is not None and record.status.closed:
+            handle = self._client.get_workflow_handle(problem.letter.workflow_id)
+            await handle.signal(LetterSignal.CLOSED, Closed(status=record.status))
+        return True
 
     async def _twice(
         self,
@@ -151,7 +193,7 @@ class Reconciliation:
         record = await get_letter(self._pool, letter.tenant, letter.workflow_id)
         if record is None:
             return _problem(Kind.NO_RECORD, letter, "the run is parked and has no record")
-        if record.cycle < cycle:
+        if record.cycle != cycle:
             about = f"the run is parked in cycle {cycle}, its record tells of cycle {record.cycle}"
             return _problem(Kind.NO_RECORD, letter, about)
         if record.status is not LetterStatus.PENDING:
@@ -179,11 +221,12 @@ class Reconciliation:
         record = await get_letter(self._pool, row.tenant, row.id)
         if record is None or record.status.closed or record.orphaned:
             return None
-        status = await execution_status(self._client, row.run_id)
+        status = await execution_status(self._client, row.run_id, row.letter.execution)
         if status is WorkflowExecutionStatus.RUNNING:
-            return await self._done_problem(row)
+            # A foreign workflow reports by itself, and what it answers may be encoded.
+            return None if row.letter.foreign else await self._done_problem(row)
         about = f"the record is {record.status.value}, its run has ended or is gone"
-        if ending := _ENDINGS.get(status) if status else None:
+        if ending := (FOREIGN_ENDINGS if row.letter.foreign else ENDINGS).get(status) if status else None:
             return _problem(Kind.OUTCOME_LOST, row.letter, about, ending)
         return _problem(Kind.RUN_GONE, row.letter, about)
 

@@ -1,22 +1,66 @@
-"""Settings, read once from the environment in an entry point and passed on."""
+"""Settings, read once from the environment in an entry point and passed on. Also: how long records are kept."""
 
+import os
 import re
+from collections.abc import Iterable
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
-from redrive.header_values import header_problem
+from redrive.field_types import header_problem
 from redrive.redaction.redactor import Redactor
-from redrive.retention import RetentionSettings
 
-Kind = TypeVar("Kind", bound=BaseSettings)
+ENV_FILE: Final = Path(".env")
+# The database's function refuses less, whoever asks.
+AUDIT_FLOOR: Final = timedelta(days=30)
+_SHORTEST: Final = timedelta(days=1)
+Kept = Annotated[timedelta, Field(ge=_SHORTEST)]
+SettingsOf = TypeVar("SettingsOf", bound=BaseSettings)
 # What Temporal accepts.
 Weight = Annotated[float, Field(ge=0.001, le=1000)]
+
+
+class RecordKind(StrEnum):
+    """The kinds of records with their own retention."""
+
+    RUNS = "runs"
+    DEAD_LETTERS = "dead_letters"
+    EVENTS = "events"
+    DEAD_EVENTS = "dead_events"
+    DEAD_MESSAGES = "dead_messages"
+    BULK = "bulk"
+    APPROVALS = "approvals"
+    AUDIT = "audit"
+
+
+class RetentionSettings(BaseModel):
+    """How long each kind is kept once it is closed; None: forever."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    runs: Kept | None = timedelta(days=90)
+    dead_letters: Kept | None = timedelta(days=90)
+    events: Kept | None = timedelta(days=90)
+    dead_events: Kept | None = timedelta(days=90)
+    dead_messages: Kept | None = timedelta(days=90)
+    bulk: Kept | None = timedelta(days=90)
+    approvals: Kept | None = timedelta(days=90)
+    audit: Annotated[timedelta, Field(ge=AUDIT_FLOOR)] | None = timedelta(days=400)
+
+    def of(self, kind: RecordKind) -> timedelta | None:
+        """Return how long a kind is kept."""
+        kept: timedelta | None = getattr(self, kind.value)
+        return kept
+
+    def only(self, kinds: set[RecordKind]) -> "RetentionSettings":
+        """Return the same for these kinds only; the others are kept."""
+        return self.model_copy(update={kind.value: None for kind in RecordKind if kind not in kinds})
 
 
 class ServiceSettings(BaseModel):
@@ -139,12 +183,15 @@ class Settings(BaseSettings):
         own = self.tenant_limits.get(tenant)
         return common.model_copy(update=own.model_dump(exclude_unset=True)) if own else common
 
-    def redactor(self) -> Redactor:
-        """Return the redactor: by name, by shape, and for the secrets in here, which a service may echo in an error."""
+    def redactor(self, hidden: Iterable[str] = ()) -> Redactor:
+        """Return the redactor: by name, by shape, and for the secrets in here, which a service may echo in an error.
+
+        `hidden` are further names: those of the modules' `Hidden` fields.
+        """
         own = [service.token for service in self.services.values()]
         own += [self.audit_anchor.webhook_secret]
         own += [self.alerts.sentry_dsn, self.alerts.webhook_secret, self.oidc.client_secret if self.oidc else None]
-        return Redactor(self.redacted_keys, (secret.get_secret_value() for secret in own if secret))
+        return Redactor([*self.redacted_keys, *hidden], (secret.get_secret_value() for secret in own if secret))
 
 
 def read_settings(**changes: Any) -> Settings:
@@ -152,8 +199,25 @@ def read_settings(**changes: Any) -> Settings:
     return read_environment(Settings, **changes)
 
 
-def read_environment(kind: type[Kind], **changes: Any) -> Kind:
+def load_env_file(file: Path = ENV_FILE) -> None:
+    """Add the variables of `.env` in the working directory to the environment, which wins; empty ones are left out.
+
+    They become part of the environment because Temporal's SDK and child processes read theirs there.
+    """
+    if not file.is_file():
+        return
+    try:
+        found = DotEnvSettingsSource(Settings, env_file=file, case_sensitive=True, env_ignore_empty=True).env_vars
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{file}: cannot be read: {error}") from None
+    for name, value in found.items():
+        if value is not None:
+            os.environ.setdefault(name, value)
+
+
+def read_environment(kind: type[SettingsOf], **changes: Any) -> SettingsOf:
     """Read settings of one kind from the environment, or raise InvalidInput naming the variable that is wrong."""
+    load_env_file()
     try:
         return kind(**changes)
     except ValidationError as error:

@@ -8,10 +8,12 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import RunInput, RunStatus, Workflow
+from redrive.contracts import LABELS_ATTRIBUTE, RunInput, RunStatus, Workflow
+from redrive.errors import InvalidInput
 from redrive.fairness import turn_of
-from redrive.visibility import search_attributes
+from redrive.visibility import search_attributes, with_labels
 
 # A server that accepts connections but does not answer would block a caller forever.
 START_TIMEOUT = timedelta(seconds=10)
@@ -27,11 +29,20 @@ async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput)
             task_queue=task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            search_attributes=search_attributes(tenant=run.tenant, pipeline=run.pipeline, status=RunStatus.RUNNING),
+            search_attributes=with_labels(
+                search_attributes(tenant=run.tenant, pipeline=run.pipeline, status=RunStatus.RUNNING), run.labels
+            ),
             static_summary=f"{run.pipeline} of tenant {run.tenant}",
             priority=turn_of(run.tenant),
             rpc_timeout=START_TIMEOUT,
         )
     except WorkflowAlreadyStartedError:
         return False
+    except RPCError as error:
+        if error.status is RPCStatusCode.INVALID_ARGUMENT and LABELS_ATTRIBUTE in error.message:
+            raise InvalidInput(
+                f"labels: the Temporal namespace lacks the search attribute {LABELS_ATTRIBUTE}; create it with "
+                f"`temporal operator search-attribute create --name {LABELS_ATTRIBUTE} --type KeywordList`"
+            ) from error
+        raise
     return True

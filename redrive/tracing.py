@@ -5,6 +5,7 @@ headers or texts of errors.
 """
 
 import contextlib
+import contextvars
 import functools
 import importlib
 import os
@@ -41,6 +42,8 @@ FACTS: Final = frozenset(
     }
 )
 """Every attribute that a span of ours may have; named as in log lines."""
+
+_labels: Final[contextvars.ContextVar[Mapping[str, str]]] = contextvars.ContextVar("labels", default={})  # noqa: B039
 
 Kind = Literal["client", "server", "consumer", "producer"]
 Fact = str | int | None
@@ -85,6 +88,16 @@ def interceptors() -> "list[TracingInterceptor]":
     from redrive.trace_interceptor import TolerantTracing
 
     return [TolerantTracing()]
+
+
+@contextlib.contextmanager
+def labelled(labels: Mapping[str, str]) -> Iterator[None]:
+    """Give a run's labels, as `label.<name>`, to spans that are opened in a block, and by `note` to the open one."""
+    token = _labels.set(labels)
+    try:
+        yield
+    finally:
+        _labels.reset(token)
 
 
 def span(
@@ -134,7 +147,8 @@ def note(**facts: Fact) -> None:
     if is_on():
         from opentelemetry.trace import get_current_span
 
-        get_current_span().set_attributes({k: v for k, v in facts.items() if k in FACTS and v is not None})
+        known: dict[str, str | int] = {k: v for k, v in facts.items() if k in FACTS and v is not None}
+        get_current_span().set_attributes(known | {f"label.{name}": value for name, value in _labels.get().items()})
 
 
 def mark_failed(**facts: Fact) -> None:

@@ -3,11 +3,17 @@
 We never re-index a run that succeeded (that would cost a write): its status is Temporal's own.
 """
 
+import functools
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
 
-from redrive.contracts import KEYWORD_LIMIT, RunStatus, RunSummary, SearchAttribute, Workflow
+from redrive.contracts import KEYWORD_LIMIT, LABELS_ATTRIBUTE, RunStatus, RunSummary, SearchAttribute, Workflow
+from redrive.field_types import label_pairs
 
+_LABELS = SearchAttributeKey.for_keyword_list(LABELS_ATTRIBUTE)
 _STATUSES = frozenset(RunStatus)
 _CLOSED = {
     WorkflowExecutionStatus.COMPLETED: RunStatus.SUCCESS,
@@ -42,6 +48,14 @@ def search_attributes(
     return TypedSearchAttributes(
         [SearchAttributePair(_key(name), str(value)[:KEYWORD_LIMIT]) for name, value in values.items() if value]
     )
+
+
+def with_labels(shown: TypedSearchAttributes, labels: Mapping[str, str]) -> TypedSearchAttributes:
+    """Return the values, and a run's labels if it has any."""
+    if not labels:
+        return shown
+    pairs = [f"{name}={value}" for name, value in sorted(labels.items())]
+    return TypedSearchAttributes([*shown, SearchAttributePair(_LABELS, pairs)])
 
 
 def updates(
@@ -79,13 +93,29 @@ def summary(execution: WorkflowExecution) -> RunSummary:
     )
 
 
-def runs_query(*, tenant: str | None, status: RunStatus | None, pipeline: str | None) -> str:
-    """Return the list filter for Temporal."""
+def runs_query(
+    *,
+    tenant: str | None,
+    status: RunStatus | None,
+    pipeline: str | None,
+    label: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    run_ids: Sequence[str] | None = None,
+) -> str:
+    """Return the list filter for Temporal. `since` and `until` are about the start; `run_ids` is not empty."""
     parts = [f"WorkflowType = '{Workflow.MODULE_RUN}'"]
+    if since:
+        parts.append(f"StartTime >= {quoted(since.isoformat())}")
+    if until:
+        parts.append(f"StartTime < {quoted(until.isoformat())}")
+    if run_ids is not None:
+        parts.append(f"WorkflowId IN ({', '.join(quoted(each) for each in run_ids)})")
     if tenant:
-        parts.append(f"{SearchAttribute.TENANT} = {_quoted(tenant)}")
+        parts.append(f"{SearchAttribute.TENANT} = {quoted(tenant)}")
     if pipeline:
-        parts.append(f"{SearchAttribute.PIPELINE} = {_quoted(pipeline)}")
+        parts.append(f"{SearchAttribute.PIPELINE} = {quoted(pipeline)}")
+    parts += [f"{LABELS_ATTRIBUTE} = {quoted(f'{name}={value}')}" for name, value in label_pairs(label)]
     if status:
         still_open = f"ExecutionStatus = 'Running' AND {SearchAttribute.STATUS} = '{status}'"
         parts.append(_QUERIES.get(status, still_open))
@@ -94,10 +124,12 @@ def runs_query(*, tenant: str | None, status: RunStatus | None, pipeline: str | 
     return " AND ".join(parts)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """Return a value as a literal of a list filter."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
+@functools.cache
 def _key(name: SearchAttribute) -> SearchAttributeKey[str]:
     return SearchAttributeKey.for_keyword(name)

@@ -3,8 +3,8 @@
 import re
 
 from redrive.bulk import BulkProgress, BulkStart
-from redrive.contracts import RunInput, RunStatus, StepState, StepStatus
-from redrive.dead_letters import LetterState, LetterStatus
+from redrive.contracts import FailedCycle, RunInput, RunStatus, StepState, StepStatus
+from redrive.dead_letters import LetterId
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~])")
 _DEAD = {StepStatus.FAILED, StepStatus.DLQ}
@@ -33,20 +33,11 @@ def run_details(run: RunInput, status: RunStatus, steps: list[StepState], refuse
     return "\n".join(lines)
 
 
-def letter_details(state: LetterState) -> str:
+def letter_details(letter: LetterId, pipeline: str, cycle: FailedCycle) -> str:
     """Describe a dead letter: what failed, how often, and the exact signal to send."""
-    letter, cycle = state.letter, state.cycle
-    lines = [f"Step **{letter.step}** of **{state.pipeline}**, tenant **{letter.tenant}**: {state.status}", ""]
-    lines += [f"Run: `{letter.run_id}`", ""]
-    if cycle:
-        tries = f"{len(cycle.attempts)} attempts in cycle {cycle.cycle}; replayed {state.replays} times"
-        lines += [f"{cycle.category}, {tries}:", "", f"> {escape(cycle.message)}", ""]
-    if state.blocked_by:
-        lines += [f"Waits for the earlier step **{state.blocked_by}**, which is dead too.", ""]
-    if state.orphaned:
-        lines += ["The run is gone: `redrive dlq restart` starts a new run from this step.", ""]
-    if state.status is LetterStatus.PENDING:
-        lines += _how_to_replay()
+    lines = [f"Step **{letter.step}** of **{pipeline}**, tenant **{letter.tenant}**", "", f"Run: `{letter.run_id}`", ""]
+    tries = f"{len(cycle.attempts)} attempts in cycle {cycle.cycle}"
+    lines += [f"{cycle.category}, {tries}:", "", f"> {escape(cycle.message)}", "", *_how_to_replay()]
     return "\n".join(lines)
 
 

@@ -1,18 +1,37 @@
-"""Why a step's activity failed, derived from what Temporal reports. Pure.
+"""Why a step's activity failed, derived from what Temporal reports, and how many failed attempts a run carries. Pure.
 
 The step activity classifies its own errors. This is the second classifier, for what an activity cannot see: a dead
 worker, a timeout, arguments or results that could not be carried.
+
+A run's state must fit into one Temporal message with its document, or the run could neither return nor continue as new.
+What is dropped here is still in the history.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    FailureError,
+    RetryState,
+    TimeoutType,
+)
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from redrive.categories import Category
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, AttemptError, FailedCycle, StepState
+from redrive.contracts import (
+    ATTEMPT_TEXT_LIMIT,
+    ERROR_TEXT_LIMIT,
+    Attempt,
+    AttemptError,
+    FailedCycle,
+    StepInput,
+    StepState,
+    StepStatus,
+)
 from redrive.fairness import CROWDED_OUT
 
 _CATEGORIES = frozenset(Category)
@@ -29,6 +48,7 @@ _TIMEOUTS = {
     TimeoutType.SCHEDULE_TO_CLOSE: "used up the time that its policy allows for all attempts",
     TimeoutType.SCHEDULE_TO_START: "was not picked up by any worker",
 }
+ATTEMPTS_BUDGET = 56 * 1024
 
 
 def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> FailedCycle:
@@ -36,7 +56,7 @@ def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> Failed
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ApplicationError) and (details := _details(cause)):
-            return _told(step, cause, details)
+            return _told(step.name, step.cycle, cause, details)
     category, kind, message = _reason(causes)
     last = Attempt(attempt=0, at=now, category=category, error_type=kind, error=message[:ATTEMPT_TEXT_LIMIT])
     return FailedCycle(
@@ -49,9 +69,18 @@ def failed_cycle(error: ActivityError, step: StepState, now: datetime) -> Failed
     )
 
 
-def attempts_when_crowded_out(error: ActivityError) -> list[Attempt] | None:
+def failed_fast(error: FailureError, given: StepInput) -> FailedCycle | None:
+    """Return how the first attempt failed inside the workflow task; None if it did not report anything."""
+    details = _details(error) if isinstance(error, ApplicationError) else None
+    if not isinstance(error, ApplicationError) or details is None:
+        return None
+    return _told(given.step.name, given.cycle, error, details)
+
+
+def attempts_when_crowded_out(error: FailureError) -> list[Attempt] | None:
     """Return the attempts so far of a step that its worker had no slot for, or None if it failed otherwise."""
-    cause = error.__cause__
+    # A local activity's error is not wrapped.
+    cause = error.__cause__ if isinstance(error, ActivityError) else error
     if not isinstance(cause, ApplicationError) or cause.type != CROWDED_OUT:
         return None
     return _ATTEMPTS.validate_python(cause.details[0]) if cause.details else []
@@ -66,6 +95,13 @@ def _reason(causes: Sequence[BaseException]) -> tuple[Category, str, str]:
         if isinstance(cause, TemporalTimeoutError):
             return Category.TIMEOUT, "TimeoutError", _timeout_text(cause)
     return Category.UNKNOWN, type(causes[-1]).__name__, str(causes[-1])
+
+
+def reason_of(error: BaseException) -> tuple[Category, str, str]:
+    """Return the category, type and text of any operation's failure."""
+    is_wrapper = isinstance(error, ActivityError | ChildWorkflowError)
+    causes = list(_causes(error))
+    return _reason(causes if is_wrapper or error.__cause__ is None else [error, *causes])
 
 
 def _with_last(reported: list[Attempt], last: Attempt, error: ActivityError, step: StepState) -> list[Attempt]:
@@ -112,12 +148,21 @@ def _timeout_text(error: TemporalTimeoutError) -> str:
     return f"the step {_TIMEOUTS.get(error.type, 'timed out') if error.type is not None else 'timed out'}"
 
 
-def _told(step: StepState, error: ApplicationError, details: AttemptError) -> FailedCycle:
+def _told(step: str, cycle: int, error: ApplicationError, details: AttemptError) -> FailedCycle:
     """Return a cycle as its last attempt reported it."""
     return FailedCycle(
-        step=step.name,
-        cycle=step.cycle,
+        step=step,
+        cycle=cycle,
         category=Category(error.type) if error.type in _CATEGORIES else Category.UNKNOWN,
         message=error.message[:ERROR_TEXT_LIMIT],
         **dict(details),
     )
+
+
+def drop_oldest_attempts(steps: Sequence[StepState], budget: int = ATTEMPTS_BUDGET) -> None:
+    """Drop the attempts of the earliest finished steps until the rest fits the budget."""
+    healed = [step for step in steps if step.attempts and step.status is StepStatus.SUCCESS]
+    for step in reversed(healed):
+        budget -= sum(len(entry.model_dump_json()) for entry in step.attempts)
+        if budget < 0:
+            step.attempts = []

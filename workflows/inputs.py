@@ -2,27 +2,34 @@
 
 Payloads are decoded here and not by Temporal's converter: what cannot be decoded must be answered with a sentence that
 names the place. The converter would drop it silently, or fail the workflow task forever. So every workflow takes
-`raw: RawValue = NOTHING`, reads it first, and has no `@workflow.init`.
+`raw: RawValue = NOTHING`, reads it first, and has no `@workflow.init`. More than one input fails the workflow itself,
+not its workflow task again and again.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
 
 from redrive.categories import Category
 from redrive.contracts import INPUT_ELEMENT_LIMIT, MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus
 from redrive.dead_letters import COMMAND_LIMIT, COMMANDS, PROBLEM_LIMIT, Command, Verb
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
-from redrive.header_values import header_problem
+from redrive.field_types import header_problem
 
 M = TypeVar("M", bound=BaseModel)
-
 # For a workflow that was started without any input: without this, its workflow task would fail forever.
 NOTHING = RawValue(Payload())
 
@@ -127,3 +134,20 @@ def _only(arguments: Sequence[RawValue]) -> object:
     if size > COMMAND_LIMIT:
         raise ValueError(f"{size} bytes; the limit is {COMMAND_LIMIT}")
     return parse_json(arguments[0].payload.data, MESSAGE_ELEMENT_LIMIT)
+
+
+class OneInput(Interceptor):
+    """Refuse a workflow that was started with more than one `--input`."""
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002, ARG002
+        """Return the interceptor that checks the inputs of each workflow."""
+        return _OneInput
+
+
+class _OneInput(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - the name is the SDK's
+        given = len(input.args)
+        if given > 1:
+            sentence = f"{workflow.info().workflow_type} was given {given} inputs; it takes one JSON document"
+            raise ApplicationError(sentence, type=Category.VALIDATION, non_retryable=True)
+        return await super().execute_workflow(input)

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -33,46 +32,47 @@ with workflow.unsafe.imports_passed_through():
         Workflow,
     )
     from redrive.dead_letters import (
+        ANSWERS_KEPT,
         Answer,
+        Command,
         Continue,
         Discard,
+        LetterCommand,
         MalformedCommand,
-        ReceivedCommand,
         Replay,
+        Reply,
         Resolve,
         Restart,
-        RunCommand,
         RunDocument,
         RunSignal,
-        Verb,
     )
     from redrive.documents import json_size
-    from redrive.fairness import overflow_queue, turn_of
-    from redrive.policy import SHORTEST_DELAY
     from redrive.visibility import search_attributes, shown_value, updates
-    from redrive.workflows.attempts import drop_oldest_attempts
     from redrive.workflows.details import run_details
-    from redrive.workflows.failures import attempts_when_crowded_out, failed_cycle
-    from redrive.workflows.inputs import NOTHING, check_run_id, read_command, read_message, read_run_input
+    from redrive.workflows.failures import drop_oldest_attempts, failed_cycle
+    from redrive.workflows.inputs import NOTHING, check_run_id, read_command, read_run_input
     from redrive.workflows.records import work_with_record
     from redrive.workflows.run_dead_letters import LOCAL_TIMEOUT, RunLetters
     from redrive.workflows.run_state import (
         begin_cycle,
         current_step,
         exhaust,
-        misfit,
+        next_revision,
         next_step,
         parked_step,
+        place_of,
+        refusal,
         send_back,
         skip_rest,
         step_document,
         too_large,
     )
+    from redrive.workflows.step_execution import ONCE, StepExecution, stop_if_canceled
 
-# The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
-BACKSTOP = timedelta(seconds=10)
-HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-ONCE = RetryPolicy(maximum_attempts=1)
+# Long enough for Temporal to set a timer.
+HISTORY_INTERVAL = timedelta(milliseconds=1)
+# Longer than a local activity that records something.
+HANDLERS_TIMEOUT = timedelta(seconds=5)
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -86,7 +86,11 @@ class ModuleRun:
         self._status = RunStatus.PENDING
         self._error: str | None = None
         self._letters: RunLetters | None = None
-        self._inbox: deque[RunCommand] = deque()
+        self._execution = StepExecution()
+        self._judging = asyncio.Lock()
+        # The step whose discard is being recorded: the run ends by it.
+        self._ends_by: str | None = None
+        self._discarded: str | None = None
         # A run that was parked when its history was cut short has reported it before.
         self._is_reported = True
         self._asked_to_report = False
@@ -113,8 +117,8 @@ class ModuleRun:
 
     async def _end(self, run: RunInput, output: Any) -> None:
         """Report the success, which the history has decided, to the database. Without one, the sweep reports it."""
-        await workflow.wait_condition(workflow.all_handlers_finished)
         self._status = RunStatus.SUCCESS
+        await self._let_handlers_finish()
         info = workflow.info()
         end = RunEnd(
             run_id=info.workflow_id,
@@ -124,7 +128,10 @@ class ModuleRun:
             started_at=info.start_time,
             key=run.key,
             claim=run.claim,
+            labels=run.labels,
             output=output if run.claim else None,
+            when_closed=self._execution.is_unrecorded,
+            revision=next_revision(self._state, workflow.now()),
         )
         with contextlib.suppress(FailureError):
             await workflow.execute_local_activity(
@@ -143,6 +150,7 @@ class ModuleRun:
             status=self._status,
             correlation_id=(run.correlation_id or info.workflow_id) if run else None,
             key=run.key if run else None,
+            labels=run.labels if run else {},
             steps=self._state.steps,
             error=self._error,
             started_at=info.start_time,
@@ -156,62 +164,90 @@ class ModuleRun:
         run = self._run.model_copy(update={"state": self._state})
         return RunDocument(run=run, parked_at=parked_step(self._state))
 
+    @workflow.query(name=Query.ANSWER)
+    def answer(self, request_id: str) -> Reply:
+        """Return the answer to a command, once there is one."""
+        return Reply(answer=self._answers.get(request_id), is_open=not self._status.closed)
+
+    # Abandoned when the run ends: who sent a command then asks the dead letter.
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
-        """Take what a dead letter signals, and `continue`; pass any other command on to its dead letter."""
-        match name:
-            case RunSignal.COMMAND:
-                command = read_message(RunCommand, arguments)
-                if isinstance(command, RunCommand):
-                    self._inbox.append(command)
-                else:
-                    await self._refuse_unreadable(command)
-            case RunSignal.REPORT:
-                self._asked_to_report = True
-            case Verb.CONTINUE:
-                await self._take_continue(arguments)
-            case _:
-                letters = await self._begun()
-                await letters.signal(current_step(self._state), name, arguments)
-
-    async def _refuse_unreadable(self, problem: str) -> None:
-        letter = (await self._begun()).id_of(current_step(self._state))
-        self._show_refusal(problem)
-        await work_with_record(
-            Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=RunSignal.COMMAND, problem=problem)
-        )
+        """Take a command, or the request to report again."""
+        if name == RunSignal.REPORT:
+            self._asked_to_report = True
+        else:
+            await self._take(name, arguments)
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
-        """Take `continue`, and answer whether it is possible; other commands are for dead letters."""
-        if name != Verb.CONTINUE:
-            message = f"{name[:64]!r} is no update of a run: send it to the dead letter, or as a signal"
-            return Answer(request_id="", accepted=False, message=message)
-        return await self._take_continue(arguments)
+        """Take a command and answer it."""
+        # An update is in the history when its first task is over. Before that, nothing may be recorded of it.
+        await workflow.sleep(HISTORY_INTERVAL)
+        return await self._take(name, arguments)
 
-    async def _take_continue(self, arguments: Sequence[RawValue]) -> Answer:
-        """Continue after a STEP_ONLY replay. The run does not wait for the audit log, but does not end before it."""
+    async def _take(self, name: str, arguments: Sequence[RawValue]) -> Answer:
+        """Judge commands one after another: of two at once, one wins. The same one again gets the first answer."""
         letters = await self._begun()
-        command = read_command(arguments, Verb.CONTINUE)
+        command = read_command(arguments, name)
+        if isinstance(command, str):
+            letter = letters.id_of(current_step(self._state))
+            self._show_refusal(command)
+            await work_with_record(Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=name[:64], problem=command))
+            return Answer(request_id="", accepted=False, message=command)
+        async with self._judging:
+            if self._is_ending():
+                # Not kept: who asks for the answer is sent to the dead letter.
+                return Answer(request_id=command.request_id, accepted=False, message="the run has ended")
+            answer = self._answers.get(command.request_id) or await self._judge(command, letters)
+        self._answers[command.request_id] = answer
+        while len(self._answers) > ANSWERS_KEPT:
+            self._answers.pop(next(iter(self._answers)))
+        return answer
+
+    async def _judge(self, command: Command, letters: RunLetters) -> Answer:
+        """Have a command recorded, then carry it out. One that is canceled meanwhile is carried out all the same."""
+        if isinstance(command, Continue):
+            return await self._judge_continue(command, letters)
+        steps = self._run.steps or [] if self._run else []
+        name = command.step or current_step(self._state)
+        problem = refusal(self._state, steps, command, name, self._input_size)
+        self._ends_by = name if isinstance(command, Discard) else None
+        recorded = await letters.record(command, name, problem)
+        self._ends_by = None
+        if recorded.command is None:
+            if not recorded.answer.accepted:
+                self._show_refusal(recorded.answer.message)
+            return recorded.answer
+        for step in steps:
+            # A replay runs today's code, which may read more than the code that the run was started with.
+            step.reads = recorded.reads.get(step.name, step.reads)
+        self._carry_out(recorded.command, steps, self._state.steps[place_of(self._state, name)])
+        return recorded.answer
+
+    async def _judge_continue(self, command: Continue, letters: RunLetters) -> Answer:
+        """Continue after a STEP_ONLY replay."""
+        is_possible = self._status is RunStatus.PARTIAL
+        message = "the run goes on" if is_possible else f"the run is {self._status}: only a PARTIAL run can continue"
+        answer = Answer(request_id=command.request_id, accepted=is_possible, message=message)
         letter = letters.id_of(self._state.stop_after or current_step(self._state))
-        if not isinstance(command, Continue):
-            problem = command if isinstance(command, str) else ""
-            await self._record(Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=Verb.CONTINUE, problem=problem))
-            return Answer(request_id="", accepted=False, message=problem)
-        if command.request_id not in self._answers:
-            self._answers[command.request_id] = self._judge(command)
-            await self._record(Activity.RECORD_CONTINUE, letter, command, self._answers[command.request_id])
-        return self._answers[command.request_id]
+        await work_with_record(Activity.RECORD_CONTINUE, letter, command, answer)
+        self._told_to_continue = self._told_to_continue or is_possible
+        return answer
 
-    async def _record(self, activity: Activity, *arguments: object) -> None:
-        await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
-
-    def _judge(self, command: Continue) -> Answer:
-        if self._status is not RunStatus.PARTIAL:
-            message = f"the run is {self._status}: only a PARTIAL run waits for `continue`"
-            return Answer(request_id=command.request_id, accepted=False, message=message)
-        self._told_to_continue = True
-        return Answer(request_id=command.request_id, accepted=True, message="the run goes on")
+    def _carry_out(self, command: LetterCommand, steps: list[StepSnapshot], step: StepState) -> None:
+        """Change the state as an accepted command demands; the run continues from it."""
+        match command:
+            case Replay():
+                send_back(self._state, steps, command, step)
+            case Resolve():
+                self._state.outputs[step.name], step.output_size = command.output, json_size(command.output)
+                self._state.letters.pop(step.name, None)
+                step.status = StepStatus.SUCCESS
+            case Discard():
+                self._state.letters.pop(step.name, None)
+                self._discarded = f"discarded by {command.requested_by}: {command.reason}"
+            case Restart():
+                workflow.logger.warning("run.command_ignored: %s", command.verb)
 
     async def _begun(self) -> RunLetters:
         """Wait until the run knows its steps."""
@@ -257,14 +293,14 @@ class ModuleRun:
     async def _run_steps(self, run: RunInput, steps: list[StepSnapshot], letters: RunLetters) -> None:
         while (index := next_step(self._state)) is not None:
             step = self._state.steps[index]
-            self._stop_if_canceled()
+            stop_if_canceled()
             if step.status is not StepStatus.DLQ:
                 self._continue_as_new_if_long(run)
                 await self._run_step(run, steps[index], step)
                 self._is_reported = False
             if step.status is StepStatus.DLQ:
-                self._stop_if_canceled()
-                await self._park(run, steps, step, letters)
+                stop_if_canceled()
+                await self._park(run, step, letters)
                 continue
             await letters.succeeded(step.name)
             if self._state.stop_after == step.name:
@@ -285,6 +321,7 @@ class ModuleRun:
         step.attempt, step.attempts, step.output_size = result.attempt, result.attempts, result.size
         problem = too_large(self._state, self._input_size, step)
         if problem:
+            await self._execution.recorded()
             exhaust(step, problem)
             return
         self._state.outputs[step.name] = result.output
@@ -305,135 +342,60 @@ class ModuleRun:
             correlation_id=run.correlation_id or info.workflow_id,
             user_id=run.user_id,
             event_id=run.event_id,
+            labels=run.labels,
         )
-        began = workflow.now()
-        try:
-            return await self._try(given, info.task_queue)
-        except ActivityError as error:
-            prior = attempts_when_crowded_out(error)
-            if prior is None:
-                raise
-        # Other tenants come first on the queue that the step came from; in this one it waits for a slot.
-        self._stop_if_canceled()
-        given = given.model_copy(update={"prior": prior, "spent": workflow.now() - began})
-        return await self._try(given, overflow_queue(info.task_queue))
+        return await self._execution.run(given)
 
-    async def _try(self, given: StepInput, task_queue: str) -> StepResult:
-        policy = given.step.policy
-        tried = given.prior[-1].attempt if given.prior else 0
-        handle = workflow.start_activity(
-            Activity.RUN_STEP,
-            given,
-            result_type=StepResult,
-            task_queue=task_queue,
-            start_to_close_timeout=policy.timeout + BACKSTOP,
-            schedule_to_close_timeout=max(policy.deadline - given.spent, SHORTEST_DELAY) + BACKSTOP
-            if policy.deadline
-            else None,
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=RetryPolicy(
-                initial_interval=max(policy.base, SHORTEST_DELAY),
-                backoff_coefficient=policy.factor,
-                maximum_interval=policy.cap,
-                maximum_attempts=max(policy.most_attempts - tried, 1),
-            ),
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=given.step.name,
-            # A run that was started by hand has none to inherit.
-            priority=turn_of(given.tenant),
-        )
-        try:
-            await workflow.wait_condition(handle.done)
-        except asyncio.CancelledError:
-            # Requested together with the step's completion, a cancellation must not undo what was perhaps reported.
-            if not handle.done():
-                handle.cancel()
-        result: StepResult = await handle
-        return result
-
-    async def _park(self, run: RunInput, steps: list[StepSnapshot], step: StepState, letters: RunLetters) -> None:
+    async def _park(self, run: RunInput, step: StepState, letters: RunLetters) -> None:
         """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""
         if step.failure is None:
             return
-        snapshot = next(snapshot for snapshot in steps if snapshot.name == step.name)
         self._state.stop_after = None
         self._error = f"step {step.name!r} failed ({step.failure.category}): {step.failure.message}"
         self._upsert(RunStatus.DLQ_PENDING, step.failure.category, step.name)
         self._describe()
         if not self._is_reported:
             self._asked_to_report = False
-            await letters.report(snapshot, step.failure)
+            await letters.report(step.name, step.failure)
             await letters.blocked(step.name)
-        while step.status is StepStatus.DLQ:
-            await workflow.wait_condition(lambda: bool(self._inbox) or self._asked_to_report or self._is_long())
-            if self._inbox:
-                await self._carry_out(self._inbox.popleft(), steps, step, letters)
-            elif not self._asked_to_report:
-                self._continue_as_new_if_long(run)
-            else:
+        while self._waits_at(step):
+            await self._wait_at(step)
+            if self._waits_at(step) and self._should_report():
                 self._asked_to_report = False
-                await letters.report(snapshot, step.failure, again=True)
+                await letters.report(step.name, step.failure, again=True)
+            elif self._waits_at(step):
+                self._continue_as_new_if_long(run)
+        if self._discarded:
+            await self._let_handlers_finish()
+            await letters.canceled()
+            self._fail(step, self._discarded)
         self._error = self._refused = None
         self._upsert(RunStatus.RUNNING)
 
-    async def _carry_out(
-        self, given: RunCommand, steps: list[StepSnapshot], step: StepState, letters: RunLetters
-    ) -> None:
-        """Carry out an accepted command at the step that the run is parked at."""
-        if (given.step, given.cycle) != (step.name, step.cycle):
-            workflow.logger.warning("run.late_command_ignored: %s", given.command.verb)
-            return
-        problem = misfit(self._state, steps, given.command, step, self._input_size)
-        if problem:
-            # A dead letter sends only what it has checked: this was sent by hand.
-            workflow.logger.warning("run.command_ignored: %s: %s", given.command.verb, problem)
-            return
-        if problem := await self._proof_problem(given, letters):
-            self._show_refusal(problem)
-            return
-        match given.command:
-            case Replay() as command:
-                await self._read_inputs(steps)
-                send_back(self._state, steps, command, step)
-            case Resolve() as command:
-                self._state.outputs[step.name], step.output_size = command.output, json_size(command.output)
-                self._state.letters.pop(step.name, None)
-                step.status = StepStatus.SUCCESS
-            case Discard() as command:
-                self._state.letters.pop(step.name, None)
-                await letters.canceled()
-                self._fail(step, f"discarded by {command.requested_by}: {command.reason}")
-            case Restart():
-                workflow.logger.warning("run.command_ignored: %s", given.command.verb)
+    async def _wait_at(self, step: StepState) -> None:
+        """Wait for something to do. A cancellation comes too late for a discard that is being recorded."""
+        try:
+            await workflow.wait_condition(lambda: not self._waits_at(step) or self._should_report() or self._is_long())
+        except asyncio.CancelledError:
+            await workflow.wait_condition(lambda: self._ends_by is None)
+            if not self._discarded:
+                raise
 
-    async def _read_inputs(self, steps: list[StepSnapshot]) -> None:
-        """Let the steps read what their modules read today: a replay runs today's code."""
-        with contextlib.suppress(FailureError):
-            today: dict[str, list[str] | None] = await workflow.execute_local_activity(
-                Activity.READ_INPUTS,
-                [step.name for step in steps],
-                result_type=dict[str, list[str] | None],
-                start_to_close_timeout=LOCAL_TIMEOUT,
-                retry_policy=ONCE,
-            )
-            for step in steps:
-                step.reads = today.get(step.name, step.reads)
+    def _is_ending(self) -> bool:
+        return self._status.closed or self._discarded is not None
 
-    async def _proof_problem(self, given: RunCommand, letters: RunLetters) -> str | None:
-        """Ask the record whether it has accepted a command: anybody who reaches Temporal can send the signal."""
-        handed = ReceivedCommand(
-            letter=letters.id_of(given.step),
-            verb=given.command.verb,
-            request_id=given.command.request_id,
-            requested_by=given.command.requested_by,
-            proof=given.proof,
-        )
-        problem: str | None = await work_with_record(
-            Activity.CHECK_COMMAND,
-            handed,
-            returns=str | None,  # type: ignore[arg-type]  # a union is a type for the converter
-        )
-        return problem
+    async def _let_handlers_finish(self) -> None:
+        """Wait for commands that are being refused, but not for a database that is down: they are abandoned then."""
+        if not workflow.all_handlers_finished():
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(workflow.all_handlers_finished, timeout=HANDLERS_TIMEOUT)
+
+    def _waits_at(self, step: StepState) -> bool:
+        return step.status is StepStatus.DLQ and self._discarded is None
+
+    def _should_report(self) -> bool:
+        # Not while a command is being recorded: the record would be opened again behind it.
+        return self._asked_to_report and not self._judging.locked()
 
     def _show_refusal(self, problem: str) -> None:
         """Show on the run's page that it refused a command."""
@@ -461,13 +423,8 @@ class ModuleRun:
         self._state.stop_after = None
         self._upsert(RunStatus.RUNNING)
 
-    def _stop_if_canceled(self) -> None:
-        # A request that arrives together with a step's completion does not interrupt anything by itself.
-        if workflow.cancellation_reason() is not None:
-            raise asyncio.CancelledError
-
     def _continue_as_new_if_long(self, run: RunInput) -> None:
-        if self._is_long() and not self._inbox:
+        if self._is_long():
             workflow.continue_as_new(run.model_copy(update={"state": self._state}))
 
     def _is_long(self) -> bool:
@@ -480,6 +437,7 @@ class ModuleRun:
         self._upsert(RunStatus.CANCELED)
         self._describe()
         if self._letters:
+            await self._let_handlers_finish()
             await self._letters.canceled()
 
     def _describe(self) -> None:

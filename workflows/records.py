@@ -5,14 +5,15 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity
+    from redrive.dead_letters import RECORD_BEHIND
 
 LOCAL_TIMEOUT = timedelta(seconds=3)
 RECORD_TIMEOUT = timedelta(seconds=5)
-RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
+RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20), non_retryable_error_types=[RECORD_BEHIND])
 
 
 async def work_with_record(activity: Activity, *arguments: object, returns: type | None = None) -> Any:
@@ -41,3 +42,8 @@ async def work_with_record(activity: Activity, *arguments: object, returns: type
         retry_policy=RECORD_RETRIES,
         summary="the database did not answer at once",
     )
+
+
+def is_behind(error: ActivityError) -> bool:
+    """Tell whether an activity failed because the record does not say that the run is parked where it is."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == RECORD_BEHIND

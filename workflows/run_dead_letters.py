@@ -1,20 +1,31 @@
-"""A run's side of its dead letters: what it reports to them.
+"""A run's side of its dead letters: what it reports about them, and the commands that it has recorded.
 
-By local activities that signal with start: each costs the run no workflow task of its own, and a missing or terminated
-dead letter is started, reads its record and continues.
+By local activities: each costs the run no workflow task of its own.
 """
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, FailedCycle, RunInput, RunState, RunStatus, StepSnapshot
-    from redrive.dead_letters import Ending, ExhaustedReport, LetterId, LetterSignal, Outcome
-    from redrive.workflows.run_state import later_steps, next_step, step_document
+    from redrive.contracts import Activity, FailedCycle, OpenLetter, RunInput, RunState, RunStatus
+    from redrive.dead_letters import (
+        CommandRecorded,
+        CommandRequest,
+        Ending,
+        ExhaustedReport,
+        LetterCommand,
+        LetterId,
+        Outcome,
+        RunDocument,
+        needs_document,
+    )
+    from redrive.workflows.records import is_behind, work_with_record
+    from redrive.workflows.run_state import later_steps, next_revision, next_step, step_document
 
 LOCAL_TIMEOUT = timedelta(seconds=10)
+BEHIND_INTERVAL = timedelta(seconds=1)
 
 
 class RunLetters:
@@ -28,12 +39,14 @@ class RunLetters:
         """Return the id of a step's dead letter."""
         return LetterId(tenant=self._run.tenant, run_id=workflow.info().workflow_id, step=step)
 
-    async def report(self, snapshot: StepSnapshot, cycle: FailedCycle, *, again: bool = False) -> None:
+    async def report(self, step: str, cycle: FailedCycle, *, again: bool = False) -> None:
         """Report that a step is exhausted; `again`: that the run still waits there and no command has reached it."""
         info = workflow.info()
-        self._state.letters[snapshot.name] = None
+        snapshot = next(each for each in self._run.steps or [] if each.name == step)
+        revision = self._next_revision()
+        self._state.letters[step] = OpenLetter(revision=revision)
         report = ExhaustedReport(
-            letter=self.id_of(snapshot.name),
+            letter=self.id_of(step),
             pipeline=self._run.pipeline,
             snapshot=snapshot,
             cycle=cycle,
@@ -41,43 +54,82 @@ class RunLetters:
             correlation_id=self._run.correlation_id or info.workflow_id,
             key=self._run.key,
             claim=self._run.claim,
+            labels=self._run.labels,
             started_at=info.start_time,
             at=workflow.now(),
+            revision=revision,
             again=again,
         )
         await _do(Activity.REPORT_EXHAUSTED, report)
 
+    async def record(self, command: LetterCommand, step: str, refusal: str | None) -> CommandRecorded:
+        """Have a command checked and recorded. A record that is behind is told again where the run is parked."""
+        failure = next((each.failure for each in self._state.steps if each.name == step), None)
+        run = RunDocument(run=self._run.model_copy(update={"state": self._state}), parked_at=step)
+        while True:
+            request = CommandRequest(
+                letter=self.id_of(step),
+                command=command,
+                cycle=failure.cycle if failure else 0,
+                revision=self._next_revision(),
+                refusal=refusal,
+                steps=[each.name for each in self._state.steps],
+                run=run if refusal is None and needs_document(command) else None,
+            )
+            try:
+                recorded: CommandRecorded = await work_with_record(
+                    Activity.RECORD_COMMAND, request, returns=CommandRecorded
+                )
+            except ActivityError as error:
+                if not is_behind(error) or failure is None:
+                    raise
+                await self.report(step, failure, again=True)
+                await workflow.sleep(BEHIND_INTERVAL)
+            else:
+                if recorded.command:
+                    self._state.letters[step] = OpenLetter(revision=request.revision, command=command.request_id)
+                return recorded
+
     async def succeeded(self, step: str) -> None:
-        """Report to a step's dead letter, if it has one, that the step is done."""
+        """Report that a step is done, if it has a dead letter."""
         is_partial = self._state.stop_after == step and next_step(self._state) is not None
         await self._end(step, Ending.SUCCEEDED, RunStatus.PARTIAL if is_partial else None)
 
     async def canceled(self) -> None:
-        """Report to all open ones that the run ends."""
+        """Report about all open ones that the run ends."""
         for step in list(self._state.letters):
             await self._end(step, Ending.CANCELED)
 
     async def blocked(self, dead: str) -> None:
-        """Report to the dead letters of later steps that they now wait for this one."""
+        """Report that the dead letters of later steps now wait for this one."""
         for later in later_steps(self._state, dead):
             if later.name in self._state.letters:
-                request_id = self._state.letters[later.name]
-                await self._tell(later.name, Outcome(ending=Ending.BLOCKED, request_id=request_id, blocked_by=dead))
+                outcome = await self._tell(later.name, Ending.BLOCKED, blocked_by=dead)
                 # Its outcome now depends on a command to the earlier one.
-                self._state.letters[later.name] = None
-
-    async def signal(self, step: str, name: str, arguments: Sequence[object]) -> None:
-        """Signal the dead letter of a step."""
-        await _do(Activity.SIGNAL_LETTER, self.id_of(step), name, arguments[0] if len(arguments) == 1 else None)
+                self._state.letters[later.name] = OpenLetter(revision=outcome.revision or 0)
 
     async def _end(self, step: str, ending: Ending, run_status: RunStatus | None = None) -> None:
         if step in self._state.letters:
-            request_id = self._state.letters[step]
-            await self._tell(step, Outcome(ending=ending, request_id=request_id, run_status=run_status))
+            await self._tell(step, ending, run_status=run_status)
             del self._state.letters[step]
 
-    async def _tell(self, step: str, outcome: Outcome) -> None:
-        await self.signal(step, LetterSignal.OUTCOME, [outcome])
+    async def _tell(
+        self, step: str, ending: Ending, *, run_status: RunStatus | None = None, blocked_by: str | None = None
+    ) -> Outcome:
+        letter = self._state.letters[step]
+        outcome = Outcome(
+            ending=ending,
+            revision=self._next_revision(),
+            after=letter.revision,
+            request_id=letter.command,
+            run_status=run_status,
+            blocked_by=blocked_by,
+        )
+        await _do(Activity.REPORT_OUTCOME, self.id_of(step), outcome)
+        return outcome
+
+    def _next_revision(self) -> int:
+        return next_revision(self._state, workflow.now())
 
 
 async def _do(activity: Activity, *arguments: object) -> None:

@@ -40,7 +40,7 @@ def parked_step(state: RunState) -> str | None:
 
 def later_steps(state: RunState, name: str) -> list[StepState]:
     """Return the steps after one."""
-    return state.steps[_place(state, name) + 1 :]
+    return state.steps[place_of(state, name) + 1 :]
 
 
 def step_document(run: RunInput, state: RunState, snapshot: StepSnapshot) -> dict[str, Any]:
@@ -85,8 +85,7 @@ def too_large(state: RunState, input_size: int, step: StepState) -> FailedCycle 
 def send_back(state: RunState, steps: list[StepSnapshot], command: Replay, dead: StepState) -> None:
     """Make the dead step, or an earlier one and all after it, pending again, as a replay demands."""
     first = command.from_step or dead.name
-    place = _place(state, first)
-    state.letters[dead.name] = command.request_id
+    place = place_of(state, first)
     state.stop_after = dead.name if command.mode is Mode.STEP_ONLY else None
     if command.input_patch is not None:
         state.patches.setdefault(first, []).append(command.input_patch)
@@ -100,32 +99,57 @@ def send_back(state: RunState, steps: list[StepSnapshot], command: Replay, dead:
         state.outputs.pop(step.name, None)
 
 
-def misfit(
-    state: RunState, steps: list[StepSnapshot], command: LetterCommand, dead: StepState, input_size: int
+def refusal(
+    state: RunState, steps: list[StepSnapshot], command: LetterCommand, step: str, input_size: int
 ) -> str | None:
-    """Say why a command cannot be carried out at the dead step, or None. Carrying it out would break the run."""
+    """Say why a run cannot carry out a command at a step, or None. What needs a module's code is checked later."""
+    if isinstance(command, Restart):
+        return "the run is open: replay it instead"
+    if parked_step(state) != step:
+        return _elsewhere(state, command, step)
     match command:
         case Replay():
-            return _replay_misfit(state, steps, command, dead)
+            return _replay_refusal(state, steps, command, step)
         case Resolve():
             total = input_size + sum(each.output_size or 0 for each in state.steps) + json_size(command.output)
-            return f"its output makes the run's document {total} bytes" if total > DOCUMENT_LIMIT else None
-        case Discard() | Restart():
+            return f"output: it makes the run's document {total} bytes" if total > DOCUMENT_LIMIT else None
+        case Discard():
             return None
 
 
-def _replay_misfit(state: RunState, steps: list[StepSnapshot], command: Replay, dead: StepState) -> str | None:
-    first = command.from_step or dead.name
-    allowed = [step.name for step in state.steps[: _place(state, dead.name) + 1]]
+def _elsewhere(state: RunState, command: LetterCommand, step: str) -> str:
+    """Say where the run is, if it does not wait at the step that a command is for."""
+    statuses = {each.name: each.status for each in state.steps}
+    parked, letter = parked_step(state), state.letters.get(step)
+    if step not in statuses:
+        return f"step {step!r}: the run has no such step; it has {', '.join(statuses)}"
+    if parked:
+        return f"the run is parked at {parked!r}: send a command to its dead letter first"
+    if letter and letter.command:
+        return f"a replay is under way (command {letter.command!r}): wait for its outcome"
+    return f"the run is not parked at {step!r}: there is nothing left to {command.verb}"
+
+
+def _replay_refusal(state: RunState, steps: list[StepSnapshot], command: Replay, dead: str) -> str | None:
+    first = command.from_step or dead
+    allowed = [step.name for step in state.steps[: place_of(state, dead) + 1]]
     if first not in allowed:
-        return f"from_step {first!r} is not one of the steps up to the dead one"
+        return f"from_step {first!r}: not one of the steps up to the failed one ({', '.join(allowed)})"
+    if first != dead and command.mode is Mode.STEP_ONLY:
+        return f"from_step {first!r}: a STEP_ONLY replay runs the failed step {dead!r} alone"
     if command.input_patch is not None and json_size(command.input_patch) > PAYLOAD_LIMIT:
-        return "its input_patch is too large"
+        return f"input_patch: {json_size(command.input_patch)} bytes; the limit is {PAYLOAD_LIMIT}"
     try:
-        RetryPolicy.model_validate(steps[_place(state, first)].policy.model_dump() | (command.policy or {}))
+        RetryPolicy.model_validate(steps[place_of(state, first)].policy.model_dump() | (command.policy or {}))
     except ValidationError as error:
         return f"policy: {validation_sentence(error)}"
     return None
+
+
+def next_revision(state: RunState, now: datetime) -> int:
+    """Return the number of the run's next report: larger than all before, also after a reset to an older history."""
+    state.revision = max(state.revision + 1, int(now.timestamp() * 1_000_000))
+    return state.revision
 
 
 def skip_rest(state: RunState, now: datetime) -> None:
@@ -137,7 +161,8 @@ def skip_rest(state: RunState, now: datetime) -> None:
             step.status = StepStatus.SKIPPED
 
 
-def _place(state: RunState, name: str) -> int:
+def place_of(state: RunState, name: str) -> int:
+    """Return the position of a step."""
     return [step.name for step in state.steps].index(name)
 
 

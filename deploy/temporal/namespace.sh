@@ -22,7 +22,10 @@ fi
 # A new namespace is not known everywhere at once.
 attempts=30
 for name in "$@"; do
-  until temporal operator search-attribute create --name "$name" --type Keyword; do
+  # `Name` is a keyword; `Name=Type` is of another type.
+  kind=Keyword
+  case "$name" in *=*) kind=${name#*=} name=${name%%=*} ;; esac
+  until temporal operator search-attribute create --name "$name" --type "$kind"; do
     attempts=$((attempts - 1))
     if [ "$attempts" -eq 0 ]; then
       echo "Search attribute $name could not be registered." >&2

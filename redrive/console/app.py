@@ -10,31 +10,26 @@ from redrive.bridges.events.settings import EventSettings
 from redrive.console import sign_in as signing_in
 from redrive.console import web
 from redrive.console.api import (
+    access,
     approvals,
     audit,
     broker_records,
     bulk,
-    commands,
     dead_letters,
     health,
-    me,
-    metrics,
-    retrying,
+    live_updates,
+    run_contents,
+    run_starts,
     runs,
-    tokens,
+    schedules,
 )
-from redrive.console.api import events as stored_events
-from redrive.console.api import live_updates as events
-from redrive.console.api import modules as catalog
+from redrive.console.api.answers import describe
 from redrive.console.app_state import AppState
-from redrive.console.body_limits import BodyGuard
-from redrive.console.connections import BodyDeadline
 from redrive.console.headers import SecurityHeaders
-from redrive.console.metrics import Counting
 from redrive.console.problems import handle_errors
-from redrive.console.schema import describe
-from redrive.console.tracing import Tracing
-from redrive.console.web import temporal
+from redrive.console.request_limits import BodyDeadline, BodyGuard
+from redrive.console.telemetry import Counting, Tracing
+from redrive.console.web import administration
 from redrive.settings import Settings
 from redrive.tracing import is_on
 
@@ -63,18 +58,18 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        # Its own spans would hold paths and queries, including links' tokens: see redrive/console/tracing.py.
+        # Its own spans would hold paths and queries, including links' tokens: see redrive/console/telemetry.py.
         telemetry={"tracing": False},
     )
     app.state.app_state = app_state
     handle_errors(app)
     describe(app)
     app.include_router(_api(), prefix=PREFIX)
-    for part in (health, metrics, signing_in):
+    for part in (health, signing_in):
         app.include_router(part.router, include_in_schema=False)
     web.mount(app)
     if app_state.web_ui:
-        app.include_router(temporal.router)
+        app.include_router(administration.temporal_router)
     app.add_middleware(BodyGuard)
     app.add_middleware(BodyDeadline, timeout=settings.body_timeout, metrics=app_state.metrics)
     app.add_middleware(SecurityHeaders, https=app_state.https)
@@ -86,8 +81,24 @@ def build_app(settings: Settings, events: EventSettings | None = None) -> FastAP
 
 def _api() -> APIRouter:
     router = APIRouter()
-    from_brokers = (broker_records, stored_events)
-    watching = (catalog, audit, tokens, me, events, health, metrics)
-    for part in (runs, retrying, dead_letters, commands, bulk, approvals, *from_brokers, *watching):
-        router.include_router(part.router)
+    for part in (
+        runs.router,
+        schedules.router,
+        run_starts.router,
+        run_contents.router,
+        runs.retrying_router,
+        dead_letters.router,
+        dead_letters.command_router,
+        bulk.router,
+        approvals.router,
+        broker_records.router,
+        broker_records.event_router,
+        runs.modules_router,
+        audit.router,
+        access.router,
+        access.me_router,
+        live_updates.router,
+        health.router,
+    ):
+        router.include_router(part)
     return router

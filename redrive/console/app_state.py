@@ -3,7 +3,7 @@
 import asyncio
 import time
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 from temporalio.client import Client
@@ -13,19 +13,19 @@ from redrive.bridges.events.replays import EventReplays, make_replays
 from redrive.bridges.events.settings import EventSettings
 from redrive.connection import access_database_url, connect_temporal, database_url
 from redrive.console.headers import WEB_UI_PATH
+from redrive.console.limits import RateLimiter, Strangers, TenantLimits
 from redrive.console.live_updates import Feed
-from redrive.console.metrics import RequestMetrics
 from redrive.console.oidc import Provider
-from redrive.console.rate_limits import RateLimiter, Strangers
 from redrive.console.seals import Seal
-from redrive.console.tenant_limits import TenantLimits
+from redrive.console.telemetry import RequestMetrics
 from redrive.console.web_ui import WebUi
 from redrive.contracts import Catalog
-from redrive.postgres.database import Database
-from redrive.postgres.pool import ACCESS_ROLE
+from redrive.modules import hidden_names
+from redrive.postgres.database import ACCESS_ROLE, Database
 from redrive.postgres.tenancy import Pool
+from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
-from redrive.store.access.sessions import signing_key
+from redrive.store.access import signing_key
 
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
@@ -53,6 +53,7 @@ class AppState:
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
+        self._run_redactor: tuple[Catalog, Redactor] | None = None
         self._connecting = asyncio.Lock()
 
     @property
@@ -101,6 +102,13 @@ class AppState:
             self._catalog = (now, await (await self.redrive()).catalog())
         return self._catalog[1]
 
+    async def redactor_of_runs(self) -> Redactor:
+        """Return the redactor for what runs hold: it also knows the modules' hidden fields."""
+        catalog = await self.catalog()
+        if self._run_redactor is None or self._run_redactor[0] is not catalog:
+            self._run_redactor = (catalog, self.settings.redactor(hidden_names(catalog.modules)))
+        return self._run_redactor[1]
+
     def links(self, **workflows: str) -> dict[str, str]:
         """Return the links to these workflows in the Temporal Web UI, if its address is known."""
         settings = self.settings
@@ -108,7 +116,7 @@ class AppState:
         if address is None:
             return {}
         place = f"{address.rstrip('/')}/namespaces/{settings.temporal_namespace or 'default'}/workflows"
-        return {name: f"{place}/{workflow}" for name, workflow in workflows.items()}
+        return {name: f"{place}/{quote(workflow, safe='')}" for name, workflow in workflows.items()}
 
     async def close(self) -> None:
         """Close what was opened."""

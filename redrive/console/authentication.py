@@ -1,34 +1,61 @@
 """Authentication and authorisation: by API token, by the identity provider's token, or by a browser's session.
 
-    router.get("/things")(things)      # with `caller: Annotated[Principal, Depends(needs(Right.READ))]`
-
-The tenant is the principal's, never the body's. An owner, who has none, may name one in the query.
+Sessions are in cookies: for the server only, and over HTTPS under names that nobody else can set.
 """
 
 import hashlib
 import hmac
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query, Request, Response
 
 from redrive.access import Principal, Right, Role
 from redrive.console.app_state import AppState, app_state_of
-from redrive.console.cookies import SESSION, read_cookie
 from redrive.console.problems import Place, Refusal
 from redrive.contracts import NAME_PATTERN
 from redrive.postgres.tenancy import QUARANTINE
-from redrive.store.access.members import member_principal
-from redrive.store.access.sessions import session_principal
-from redrive.store.access.tokens import PREFIX, token_principal
+from redrive.store.access import PREFIX, member_principal, session_principal, token_principal
 
+SESSION: Final = "redrive_session"
+FLOW: Final = "redrive_flow"
+# The tenant that an owner looks at: a choice, not a right.
+TENANT: Final = "redrive_tenant"
+_HOST_ONLY: Final = "__Host-"
 CSRF_HEADER: Final = "X-CSRF-Token"
 _ASKED: Final = "redrive.principal"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _BEARER: Final = {"WWW-Authenticate": "Bearer"}
 _SIGN_IN: Final = "send Authorization: Bearer with a token of `redrive tokens create`, or sign in at /sign-in"
+
+
+def cookie_name(app_state: AppState, name: str) -> str:
+    """Return the name of a cookie in the browser."""
+    return f"{_HOST_ONLY}{name}" if app_state.https else name
+
+
+def read_cookie(app_state: AppState, request: Request, name: str) -> str | None:
+    """Return a cookie; None if there are two of the name, because then somebody else has set one of them."""
+    wanted = cookie_name(app_state, name)
+    pairs = (part.partition("=") for header in request.headers.getlist("cookie") for part in header.split(";"))
+    if sum(given.strip() == wanted for given, _, _ in pairs) > 1:
+        return None
+    return request.cookies.get(wanted)
+
+
+def set_cookie(app_state: AppState, answer: Response, name: str, value: str, *, lasts: int) -> None:
+    """Set a cookie for some seconds."""
+    answer.set_cookie(
+        cookie_name(app_state, name), value, max_age=lasts, httponly=True, samesite="lax", secure=app_state.https
+    )
+
+
+def drop_cookie(app_state: AppState, answer: Response, name: str) -> None:
+    """Delete a cookie."""
+    answer.delete_cookie(cookie_name(app_state, name), httponly=True, samesite="lax", secure=app_state.https)
 
 
 async def principal(request: Request) -> Principal:
@@ -112,6 +139,12 @@ def unauthorized(detail: str) -> Refusal:
     return Refusal(401, "unauthorized", detail, _SIGN_IN, headers=_BEARER)
 
 
+def chosen_tenant(app_state: AppState, request: Request) -> str | None:
+    """Return the tenant that an owner's browser has chosen; None: all."""
+    name = read_cookie(app_state, request, TENANT)
+    return name if name and re.fullmatch(NAME_PATTERN, name) else None
+
+
 def csrf_token(session: str) -> str:
     """Return the session's CSRF token: a page sends it with each change, and no other site can know it."""
     return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
@@ -163,15 +196,16 @@ async def signed_in_owner(request: Request) -> Principal:
     return found
 
 
-def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
-    """Return the dependency of a route that needs this right."""
+def needs(*rights: Right) -> Callable[..., Awaitable[Principal]]:
+    """Return the dependency of a route that needs these rights."""
 
     async def check(caller: Annotated[Principal, Depends(principal)]) -> Principal:
-        if not caller.may(right):
+        missing = [right for right in rights if not caller.may(right)]
+        if missing:
             raise Refusal(
                 403,
                 "forbidden",
-                f"{caller.name} is {caller.role.value} and lacks the permission {right.value!r}",
+                f"{caller.name} is {caller.role.value} and lacks the permission {missing[0].value!r}",
                 "ask an admin of your organisation",
             )
         return caller
@@ -180,9 +214,20 @@ def needs(right: Right) -> Callable[..., Awaitable[Principal]]:
 
 
 Caller = Annotated[Principal, Depends(principal)]
+
+
 Reader = Annotated[Principal, Depends(needs(Right.READ))]
+
+
 Starter = Annotated[Principal, Depends(needs(Right.START))]
+
+
+PayloadReader = Annotated[Principal, Depends(needs(Right.READ, Right.PAYLOADS))]
+
+
 Operator = Annotated[Principal, Depends(needs(Right.COMMAND))]
+
+
 Keeper = Annotated[Principal, Depends(needs(Right.TOKENS))]
 
 

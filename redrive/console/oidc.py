@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from redrive.console.problems import Refusal
 from redrive.console.seals import Seal
 from redrive.errors import Unavailable
-from redrive.header_values import header_problem
+from redrive.field_types import header_problem
 from redrive.settings import OidcSettings
-from redrive.store.access.tokens import new_secret
+from redrive.store.access import new_secret
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 KEYS_LAST: Final = 600.0

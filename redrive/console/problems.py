@@ -30,6 +30,8 @@ from redrive.errors import (
     RedriveError,
     RunNotFound,
     SameApprover,
+    ScheduleExists,
+    ScheduleNotFound,
     TooLarge,
     Unavailable,
     UnknownPipeline,
@@ -37,7 +39,7 @@ from redrive.errors import (
 )
 from redrive.levels import bounded, dotted
 from redrive.logs import get_logger
-from redrive.postgres.connection import DRIVER_ERRORS, database_problem
+from redrive.postgres.database import DRIVER_ERRORS, database_problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = 5
@@ -99,6 +101,8 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     IdempotencyMismatch: (422, "take another Idempotency-Key for another request"),
     RunNotFound: (404, "look the id up with GET /api/v1/runs"),
     BulkNotFound: (404, "look the id up with GET /api/v1/bulk"),
+    ScheduleNotFound: (404, "look the name up with GET /api/v1/schedules"),
+    ScheduleExists: (409, "delete it first, or take another name"),
     ApprovalNotFound: (404, "look for it with GET /api/v1/approvals, or ask again"),
     SameApprover: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),

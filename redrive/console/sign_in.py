@@ -1,24 +1,38 @@
 """Signing a browser in and out: with a token, with a one-time link, or through the identity provider.
 
+Here an owner's browser also chooses the tenant that its pages are about.
 The session's secret is in a cookie that no script can read and no other site can send with a change.
 """
 
 import hmac
+import re
 import time
 from typing import Annotated, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.console.app_state import AppState, TheAppState
-from redrive.console.authentication import CSRF_HEADER, check_csrf, check_origin, no_membership, unauthorized
-from redrive.console.cookies import FLOW, SESSION, drop_cookie, read_cookie, set_cookie
+from redrive.console.authentication import (
+    CSRF_HEADER,
+    FLOW,
+    SESSION,
+    TENANT,
+    check_csrf,
+    check_origin,
+    drop_cookie,
+    identified,
+    no_membership,
+    read_cookie,
+    set_cookie,
+    unauthorized,
+)
 from redrive.console.oidc import FLOW_LASTS, Flow, Provider
 from redrive.console.problems import Refusal
 from redrive.console.web.routes import PageRoute, sign_in_page
-from redrive.store.access.sessions import close_session, open_member_session, open_token_session
-from redrive.store.access.sign_in_links import open_link_session
+from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN
+from redrive.store.access import close_session, open_link_session, open_member_session, open_token_session
 
 router = APIRouter(tags=["signing in"], include_in_schema=False, route_class=PageRoute)
 HOME: Final = "/"
@@ -89,13 +103,46 @@ async def sign_out(request: Request, app_state: TheAppState) -> Response:
     """End the session."""
     session = read_cookie(app_state, request, SESSION)
     if session:
-        check_origin(app_state, request)
-        form = parse_qs((await request.body()).decode("utf-8", "replace"))
-        check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
+        await _checked_form(app_state, request, session)
         await close_session(await app_state.access(), session)
     answer = RedirectResponse(SIGN_IN, status_code=303)
     drop_cookie(app_state, answer, SESSION)
+    drop_cookie(app_state, answer, TENANT)
     return answer
+
+
+@router.post("/tenant")
+async def choose_tenant(request: Request, app_state: TheAppState) -> Response:
+    """Remember the tenant that an owner looks at, from a form with `tenant` (empty: all) and `next`."""
+    session = read_cookie(app_state, request, SESSION) or ""
+    form = await _checked_form(app_state, request, session)
+    caller = await identified(request)
+    tenant = form.get("tenant", [""])[0]
+    if caller.tenant is not None or not re.fullmatch(NAME_PATTERN, tenant or DEFAULT_TENANT):
+        raise Refusal(403, "foreign_tenant", f"tenant {tenant[:80]!r} is not yours to choose", "owners choose one")
+    answer = RedirectResponse(_with_tenant(local_path(form.get("next", [HOME])[0]), tenant), status_code=303)
+    if tenant:
+        lasts = int(app_state.settings.session_lifetime.total_seconds())
+        set_cookie(app_state, answer, TENANT, tenant, lasts=lasts)
+    else:
+        drop_cookie(app_state, answer, TENANT)
+    return answer
+
+
+def _with_tenant(address: str, tenant: str) -> str:
+    """Return the address of a list with this tenant in place of another; its page begins again."""
+    parts = urlsplit(address)
+    fields = [(name, value) for name, value in parse_qsl(parts.query) if name not in {"tenant", "cursor"}]
+    query = urlencode([*fields, ("tenant", tenant)] if tenant else fields)
+    return f"{parts.path}?{query}" if query else parts.path
+
+
+async def _checked_form(app_state: AppState, request: Request, session: str) -> dict[str, list[str]]:
+    """Return the fields of a form that this session's page has sent."""
+    check_origin(app_state, request)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"), keep_blank_values=True)
+    check_csrf(session, request.headers.get(CSRF_HEADER) or form.get("csrf_token", [""])[0])
+    return form
 
 
 def local_path(text: str) -> str:

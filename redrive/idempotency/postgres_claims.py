@@ -13,10 +13,9 @@ from redrive.home import check_namespace, namespace_id
 from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Settlement, without_secrets
 from redrive.keys import IdempotencyKey, run_id_for_key
 from redrive.logs import get_logger
-from redrive.postgres.circuit_breaker import CircuitBreaker
-from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.postgres.database import CircuitBreaker, DeadlinePool
 from redrive.postgres.tenancy import Executor, Session, scoped
-from redrive.postgres.text import clean, clean_or_none, json_text
+from redrive.postgres.values import clean, clean_or_none, json_text
 from redrive.redaction.redactor import Redactor
 
 T = TypeVar("T")

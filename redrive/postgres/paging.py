@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -10,8 +10,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
-from redrive.moments import Moment
-from redrive.postgres.records import Record
+from redrive.field_types import Moment
+from redrive.keys import PREFIXES_NAMED, SHORTEST_PREFIX
+from redrive.postgres.tenancy import Connection
+from redrive.postgres.values import Record
 
 LARGEST_PAGE: Final = 1000
 # How far a list is counted if it has no counter.
@@ -95,6 +97,15 @@ class Query:
 def select(columns: str, source: str, rest: str = "") -> str:
     """Return a statement composed of our own words: the only place that does. Values are parameters."""
     return f"SELECT {columns} FROM {source} {rest}"  # noqa: S608
+
+
+async def ids_beginning(connection: Connection, source: str, beginnings: Sequence[str]) -> list[str]:
+    """Return some ids that begin so; none for a beginning that is too short to be meant."""
+    query = Query()
+    texts = [text for text in beginnings if len(text) >= SHORTEST_PREFIX]
+    query.conditions = [" OR ".join(f"starts_with(id, {query.add(text)})" for text in texts) or "false"]
+    rows = await connection.fetch(query.select("id", source, "ORDER BY id", PREFIXES_NAMED), *query.parameters)
+    return [row["id"] for row in rows]
 
 
 def check_limit(limit: int) -> None:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from redrive.bridges.events.settings import EventSettings
 from redrive.console.app import build_app
-from redrive.console.connections import guarded
+from redrive.console.request_limits import guarded
 from redrive.errors import InvalidInput, Unavailable
 from redrive.logs import get_logger
 from redrive.processes.program import run_program

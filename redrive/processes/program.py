@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -43,13 +43,16 @@ def prepare(settings: Settings) -> None:
     log_through_us()
 
 
-def say_ready(file: Path | None) -> None:
-    """Exempt all that is loaded from garbage collection, and touch the file that marks this process as ready."""
+def say_ready(file: Path | None, lines: Iterable[str] = ()) -> None:
+    """Exempt all that is loaded from garbage collection, and write the file that marks this process as ready."""
     # The collector would scan the libraries again and again: 60 ms of each 1.5 s of a busy bridge.
     gc.collect()
     gc.freeze()
     if file:
-        file.touch()
+        # Whoever sees the file finds all of its lines.
+        written = file.with_name(f"{file.name}.new")
+        written.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        written.replace(file)
 
 
 def on_stop_signals(act: Callable[[], object]) -> None:

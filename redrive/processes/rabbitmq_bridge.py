@@ -14,7 +14,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from redrive.activities.retry_sweep import HEARTBEAT_INTERVAL, SweepActivities
+from redrive.activities.maintenance import HEARTBEAT_INTERVAL, SweepActivities
 from redrive.bridges.health import Health, health_app, serving
 from redrive.bridges.rabbitmq.ingest import BROKER, DATABASE, RetryIngest
 from redrive.bridges.rabbitmq.metrics import RetryMetrics
@@ -28,8 +28,8 @@ from redrive.processes.program import on_stop_signals, run_program, say_ready
 from redrive.processes.temporal import connect_with_retries, workflow_runner
 from redrive.settings import Settings, read_environment
 from redrive.store.messages.retry_queue import depth
-from redrive.workflows.retry_sweep import RetrySweep
-from redrive.workflows.single_input import OneInput
+from redrive.workflows.inputs import OneInput
+from redrive.workflows.maintenance import RetrySweep
 
 log = get_logger(__name__)
 

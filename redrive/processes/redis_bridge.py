@@ -16,7 +16,7 @@ from redrive.connection import database_url
 from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_request_id
 from redrive.logs import get_logger
-from redrive.module_files import load_modules
+from redrive.modules import load_modules
 from redrive.postgres.database import Database
 from redrive.processes.program import on_stop_signals, say_ready, until_signalled
 from redrive.settings import Settings

@@ -2,10 +2,16 @@
 
 import asyncio
 import logging
+from typing import Any, Protocol
 
 from temporalio.client import Client
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
-from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
+from temporalio.worker import (
+    UnsandboxedWorkflowRunner,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+    WorkflowRunner,
+)
 
 from redrive.connection import connect_temporal
 from redrive.errors import NotConfigured, Unavailable
@@ -17,11 +23,48 @@ log = get_logger(__name__)
 CONNECT_INTERVAL = 2.0
 
 
-def workflow_runner() -> WorkflowRunner:
+class LeftWorkflow(Protocol):
+    """Called with the run id of a workflow that leaves the worker's memory, from any thread."""
+
+    def __call__(self, workflow_run_id: str, *, is_closed: bool | None) -> None:
+        """Take it. `is_closed`: whether Temporal has taken the end that this worker has sent; None if not known."""
+
+
+class _Runner(UnsandboxedWorkflowRunner):
+    """Tells when workflows leave. The SDK has no other way to learn that Temporal has taken a workflow's end."""
+
+    def __init__(self, left: LeftWorkflow) -> None:
+        self._left = left
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        instance = super().create_instance(det)
+        activate = instance.activate
+
+        def watched(act: Any) -> Any:
+            for job in act.jobs:
+                if job.HasField("remove_from_cache"):
+                    self._left(act.run_id, is_closed=_is_closed(job.remove_from_cache))
+            return activate(act)
+
+        instance.activate = watched  # type: ignore[method-assign]  # an instance wrapped whole would copy its methods
+        return instance
+
+
+def _is_closed(leaving: Any) -> bool | None:
+    match leaving.reason:
+        case leaving.WORKFLOW_EXECUTION_ENDING:
+            return True
+        case leaving.CACHE_FULL:
+            return None
+        case _:
+            return False
+
+
+def workflow_runner(left: LeftWorkflow | None = None) -> WorkflowRunner:
     """Return the workflow runner, for workers and for the replay of stored histories."""
     # Temporal's sandbox would load the workflow's file again for each run, a fifth of a run's cost on the worker.
     # Tests replace its protection: what workflow files may import, and the replay of stored histories.
-    return UnsandboxedWorkflowRunner()
+    return _Runner(left) if left else UnsandboxedWorkflowRunner()
 
 
 async def connect_with_retries(settings: Settings, runtime: Runtime | None = None) -> Client:

@@ -10,10 +10,9 @@ from pydantic_core import from_json
 from redrive.bulk import BulkPlan, BulkStart
 from redrive.dead_letters import LetterId
 from redrive.errors import ApprovalNeeded, ApprovalNotFound, SameApprover
-from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
-from redrive.postgres.text import clean, json_text
-from redrive.store.audit.log import Action, Entry, PlanRef, write
+from redrive.postgres.values import Record, clean, json_text
+from redrive.store.audit import Action, Entry, PlanRef, write
 
 # An expired request is made again; one that waits stays unchanged.
 _ASK: Final = """

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from redrive.errors import RedriveError
-from redrive.postgres.connection import connect
+from redrive.postgres.database import connect
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _FILE_NAME: Final = re.compile(r"\d{4}_[a-z0-9_]+\.sql")

@@ -7,19 +7,19 @@ from typing import Final
 
 from redrive.errors import RedriveError
 from redrive.postgres.tenancy import Pool, reading, transaction
-from redrive.retention import Kind, RetentionSettings
-from redrive.store.audit.log import verify
+from redrive.settings import RecordKind, RetentionSettings
+from redrive.store.audit import verify
 
 BATCH: Final = 500
 # In this order: a run's row stays until its dead letters and its event are gone.
 _TABLES: Final = {
-    Kind.BULK: ("bulk",),
-    Kind.APPROVALS: ("approvals",),
-    Kind.DEAD_EVENTS: ("dead_events",),
-    Kind.DEAD_MESSAGES: ("dead_messages",),
-    Kind.EVENTS: ("events",),
-    Kind.DEAD_LETTERS: ("dead_letters", "refused_messages", "alerts"),
-    Kind.RUNS: ("runs",),
+    RecordKind.BULK: ("bulk",),
+    RecordKind.APPROVALS: ("approvals",),
+    RecordKind.DEAD_EVENTS: ("dead_events",),
+    RecordKind.DEAD_MESSAGES: ("dead_messages",),
+    RecordKind.EVENTS: ("events",),
+    RecordKind.DEAD_LETTERS: ("dead_letters", "refused_messages", "alerts"),
+    RecordKind.RUNS: ("runs",),
 }
 _PURGE: Final = "SELECT * FROM purge($1, $2, $3, $4, $5, $6, $7)"
 
@@ -29,7 +29,7 @@ class Purged:
     """How many rows of a kind a batch has deleted, or would delete."""
 
     tenant: str
-    kind: Kind
+    kind: RecordKind
     count: int
 
 
@@ -66,7 +66,7 @@ async def purge_tenant(pool: Pool, tenant: str, wanted: Purge) -> AsyncIterator[
                 yield Purged(tenant, kind, count)
     if wanted.keep.audit is not None:
         async for count in _cut_audit(pool, tenant, wanted.keep.audit, wanted):
-            yield Purged(tenant, Kind.AUDIT, count)
+            yield Purged(tenant, RecordKind.AUDIT, count)
 
 
 async def _purge_table(pool: Pool, tenant: str, table: str, before: datetime, wanted: Purge) -> AsyncIterator[int]:

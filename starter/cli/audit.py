@@ -7,22 +7,19 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from pydantic_core import from_json
-from rich.table import Table
 
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.settings import read_settings
 from redrive.starter.cli.dead_letters.views import audit_facts
 from redrive.starter.cli.errors import AuditBroken, HeadCut, WrongUsage
-from redrive.starter.cli.records import letter_id, named_letter, open_records
+from redrive.starter.cli.records import named_letter, open_records
 from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.terminal import Json, console, errors, plain
-from redrive.store.audit import log as audit
-from redrive.store.audit.heads import Head, Match, compare, read_head
-from redrive.store.audit.lists import AuditLine, list_audit
-from redrive.store.audit.log import Proof
+from redrive.starter.cli.terminal import Json, Listing, console, errors, plain
+from redrive.store import audit
+from redrive.store.audit import AuditLine, Head, Match, Proof, compare, list_audit, read_head
 
-app = App(name="audit", help="The audit log: read it, prove that nobody changed it.")
+app = App(name="audit")
 
 
 @app.command
@@ -123,8 +120,8 @@ def _check_heads(matches: list[tuple[Head, Match]]) -> None:
         )
 
 
-def _proofs_table(proofs: list[Proof]) -> Table:
-    table = Table("tenant", "entries", "cut off", "state", "head", box=None, header_style="bold")
+def _proofs_table(proofs: list[Proof]) -> Listing:
+    table = Listing("tenant", "entries", "cut off", "state", "head")
     for proof in proofs:
         state = "whole" if proof.is_whole else f"BROKEN at row {proof.first_broken}"
         table.add_row(proof.tenant, str(proof.entries), str(proof.cut), state, proof.head)
@@ -155,16 +152,15 @@ async def list_entries(
         Maximum number of rows.
     """
     async with open_records(read_settings()) as pool:
-        lines = await list_audit(pool, tenant, letter and letter_id(letter), limit)
+        lines = await list_audit(pool, tenant, letter, limit)
         if letter is not None and not lines:
-            # Refuse an unknown id; a dead letter without a line in this tenant is an empty list.
-            await named_letter(pool, letter)
+            lines = await list_audit(pool, tenant, (await named_letter(pool, letter)).id, limit)
     print_list(lines, _lines_table, none="no entries", json=json)
 
 
-def _lines_table(lines: Sequence[AuditLine]) -> Table:
+def _lines_table(lines: Sequence[AuditLine]) -> Listing:
     headers = ("tenant", "no.", "at", "action", "by", "reason", "request id", "dead letter")
-    table = Table(*headers, box=None, header_style="bold")
+    table = Listing(*headers)
     for line in lines:
         table.add_row(line.tenant, str(line.number), *audit_facts(line), plain(line.dead_letter or ""))
     return table

@@ -1,10 +1,15 @@
-"""What all commands to dead letters share: who gives them and why, and how the answer is shown."""
+"""Options and arguments that commands share: who gives a command and why, pages, moments and durations as typed.
+
+Also how the answer to a command is shown.
+"""
 
 import getpass
 import os
 import pwd
+import re
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -19,7 +24,13 @@ from redrive.postgres.paging import LARGEST_PAGE
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, console
 
-Letter = Annotated[str, Parameter(name="ID", help="The dead letter's id, or its run and step as `run-…/step`.")]
+Letter = Annotated[
+    str,
+    Parameter(
+        name="ID",
+        help="The dead letter's id, `run-…/step`, or `workflow-id/activity`. A beginning that no other has is enough.",
+    ),
+]
 Reason = Annotated[str, Parameter(help="Why; kept in the audit log.")]
 By = Annotated[str | None, Parameter(help="Who gives the command; without it, the name of your account.")]
 RequestId = Annotated[
@@ -38,6 +49,17 @@ Rights = Annotated[
     ),
 ]
 CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
+_UNITS: Final = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_PART: Final = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
+_DURATION: Final = re.compile(rf"(?:{_PART})+", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @Parameter(name="*")
@@ -87,6 +109,9 @@ class GivingReplay(Giving):
     ] = False
 
 
+LABEL_HELP = "Only those of runs with this label, `name=value`; with several, those that have all of them."
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
@@ -126,3 +151,44 @@ def finish(answer: Answer, *, json: bool) -> None:
         raise CommandRefused(f"refused: {answer.message}")
     if not json:
         console.print(answer.message, markup=False, soft_wrap=True)
+
+
+def parse_duration(option: str, text: str) -> timedelta:
+    """Read `500ms`, `30s`, `1h30m`, `3d`."""
+    if not _DURATION.fullmatch(text):
+        raise InvalidInput(f"{option} {text!r}: not a duration; write 500ms, 30s, 5m, 2h or 3d")
+    try:
+        return sum((float(count) * _UNITS[unit] for count, unit in re.findall(_PART, text)), timedelta())
+    except OverflowError:
+        raise InvalidInput(f"{option} {text!r}: too long") from None
+
+
+def parse_moment(option: str, text: str | None, now: datetime) -> datetime | None:
+    """Read a moment: a duration ago, or ISO 8601, in local time without a zone."""
+    if text is None:
+        return None
+    try:
+        if _DURATION.fullmatch(text):
+            return now - parse_duration(option, text)
+        # Without a zone it is the operator's own.
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{option} {text!r}: not a time; write 2h or 3d for so long ago, or 2026-05-01T10:00 (ISO 8601)"
+        ) from None
+
+
+def page_cursor(cursor: str, now: datetime) -> str:
+    """Add to a list's cursor the moment that `2h` ago was counted from: the next page belongs to the same list."""
+    return f"{(now - _EPOCH) // timedelta(microseconds=1)}:{cursor}"
+
+
+def read_page_cursor(cursor: str | None, now: datetime) -> tuple[str | None, datetime]:
+    """Return the list's own cursor and the moment that times are counted from; without a cursor that is now."""
+    if cursor is None:
+        return None, now
+    microseconds, _, inner = cursor.partition(":")
+    try:
+        return inner, _EPOCH + timedelta(microseconds=int(microseconds))
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"--cursor {cursor[:40]!r}: not one that a list gave: start again without one") from None

@@ -7,23 +7,20 @@ from collections.abc import AsyncIterator, Callable
 
 from pydantic import SecretStr
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
 from redrive.logs import configure_logging
-from redrive.module_files import load_modules
+from redrive.modules import load_modules
 from redrive.postgres.database import Database
 from redrive.processes.program import until_signalled
 from redrive.settings import ServiceSettings, Settings, read_settings
 from redrive.starter.cli.runs.views import attempts_text, last_error, status_text
-from redrive.starter.cli.terminal import console
+from redrive.starter.cli.terminal import Listing, command_line, console
 from redrive.starter.cli.up import print_addresses
-from redrive.starter.demo.rescue import rescue
-from redrive.starter.demo.shop import Shop, serve_shop
-from redrive.starter.demo.story import SCENES, as_told, at_rest, healed, replayed
+from redrive.starter.demo import SCENES, Shop, as_told, at_rest, healed, replayed, rescue, serve_shop
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo, find_running
 from redrive.worker import running_worker
@@ -33,7 +30,6 @@ TENANT = "demo"
 TIMEOUT = 25.0
 INTERVAL = 0.2
 INTERRUPTED = 130
-NARROW = 120
 
 
 async def demo(*, keep: bool = False) -> int:
@@ -122,17 +118,14 @@ async def _watch(redrive: Redrive, run_ids: list[str], *, until: Callable[[RunVi
             await asyncio.sleep(INTERVAL)
 
 
-def _table(views: list[RunView]) -> Table:
-    table = Table("run", "what happens", "status", "steps", "attempts", box=None, header_style="bold")
-    roomy = console.width >= NARROW
-    if roomy:
-        table.add_column("last error", no_wrap=True)
+def _table(views: list[RunView]) -> Listing:
+    table = Listing("run", "what happens", "status", "steps", "attempts", "last error")
     for scene, view in zip(SCENES, views, strict=True):
         steps = Text(" ").join(Text(step.name, style=_style(step.status)) for step in view.steps)
         busy = [step for step in view.steps if step.attempt > 1 or step.failure or step.attempts or step.cycle > 1]
         attempts = ", ".join(f"{step.name} {attempts_text(step)}" for step in busy)
-        error = [last_error(busy[-1]) if busy else Text("")] if roomy else []
-        table.add_row(scene.title, scene.about, status_text(view.status), steps, attempts, *error)
+        error = last_error(busy[-1]) if busy else Text("")
+        table.add_row(scene.title, scene.about, status_text(view.status), steps, attempts, error)
     return table
 
 
@@ -156,9 +149,12 @@ def _summarise(info: StackInfo, views: list[RunView], *, stays: bool) -> None:
         f"{after_replay} after a replay. None was lost."
     )
     if info.web_ui:
-        console.print("In the Temporal Web UI:" if stays else "In the Temporal Web UI, while `redrive up` runs here:")
+        console.print(
+            "In the Temporal Web UI:" if stays else f"In the Temporal Web UI, while `{command_line()} up` runs here:"
+        )
         for scene, view in zip(SCENES, views, strict=True):
             link = f"{info.web_ui}/namespaces/{info.namespace}/workflows/{view.run_id}"
             console.print(f"  {scene.title:<13} {link}", soft_wrap=True)
     if not stays:
-        console.print('Next: `redrive up`, then `redrive run start hello --payload \'{"name": "Ada"}\' --wait`')
+        again = command_line()
+        console.print(f'Next: `{again} up`, then `{again} run start hello --payload \'{{"name": "Ada"}}\' --wait`')

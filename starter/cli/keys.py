@@ -1,24 +1,31 @@
 """`redrive keys …`: the run of an idempotency key, and resetting the key."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cyclopts import App
-from rich.table import Table
 
 from redrive.contracts import DEFAULT_TENANT, KeyStatus
 from redrive.errors import KeyInUse, KeyNotFound
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, By, PageOptions, Reason, asked_by
+from redrive.starter.cli.command_options import (
+    FIRST_PAGE,
+    By,
+    PageOptions,
+    Reason,
+    asked_by,
+    page_cursor,
+    parse_moment,
+    read_page_cursor,
+)
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import moment, print_json
+from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.sdk import connect
-from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors, plain
-from redrive.starter.cli.times import page_cursor, parse_moment, read_page_cursor
-from redrive.store.keys.generations import reset_key
-from redrive.store.keys.rows import KeyFilter, KeyRecord, KeyRow, get_key, list_keys
+from redrive.starter.cli.terminal import Facts, Json, Listing, Yes, confirm, console, plain
+from redrive.store.keys import KeyFilter, KeyRecord, KeyRow, get_key, list_keys, reset_key
 
-app = App(name="keys", help="Idempotency keys: whose run they are, and giving them to another one.")
+app = App(name="keys")
 
 
 @app.command(name="list")
@@ -57,16 +64,11 @@ async def list_all(
     async with open_records(read_settings()) as pool:
         page = await list_keys(pool, chosen, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
-    if shown.json:
-        print_json({"keys": page.rows, "cursor": following})
-        return
-    console.print(_table(page.rows)) if page.rows else errors.print("no keys")
-    if following:
-        errors.print(f"more: --cursor {following}", markup=False)
+    print_page("keys", page.rows, following, _table, none="no keys", json=shown.json)
 
 
-def _table(rows: list[KeyRow]) -> Table:
-    table = Table("key", "tenant", "status", "run", "pipeline", "claimed", "expires", box=None, header_style="bold")
+def _table(rows: Sequence[KeyRow]) -> Listing:
+    table = Listing("key", "tenant", "status", "run", "pipeline", "claimed", "expires")
     for row in rows:
         times = (moment(row.created_at), moment(row.expires_at))
         table.add_row(plain(row.key), row.tenant, row.status.value, row.run_id, row.pipeline, *times)
@@ -95,11 +97,8 @@ async def show(key: str, /, *, tenant: str = DEFAULT_TENANT, json: Json = False)
     if json:
         print_json(record)
         return
-    table = Table(box=None, show_header=False)
-    for name, value in record.model_dump(mode="json").items():
-        if value is not None:
-            table.add_row(name.replace("_", " "), plain(str(value)))
-    console.print(table)
+    facts = record.model_dump(mode="json", exclude_none=True)
+    console.print(Facts({name.replace("_", " "): str(value) for name, value in facts.items()}))
 
 
 async def _find(pool: Pool, tenant: str, key: str) -> KeyRecord:

@@ -37,27 +37,70 @@ app = App(
     # Flags have no `--no-…` twin, and `[default: False]` says nothing.
     default_parameter=Parameter(negative="", show_default=lambda value: value or None),
 )
-# By name: a command imports only its own code; the worker's, for one, takes a quarter of a second.
-app.command("redrive.starter.cli.demo:demo")
-app.command("redrive.starter.cli.up:up")
-app.command("redrive.starter.cli.runs.commands:app", name="run")
-app.command("redrive.starter.cli.dead_letters.lists:app", name="dlq")
-app.command("redrive.starter.cli.keys:app", name="keys")
-app.command("redrive.starter.cli.bulk.lists:app", name="bulk")
-app.command("redrive.starter.cli.modules:modules")
-app.command("redrive.starter.cli.worker:worker")
+# By name: a command imports only its own code; the worker's, for one, takes a quarter of a second. The help is what the
+# list of commands says; a command's own `--help` has all of its docstring.
+app.command(
+    "redrive.starter.cli.demo:demo", help="Watch real runs on a real Temporal server: retries, a dead letter, a replay."
+)
+app.command("redrive.starter.cli.up:up", help="Start Temporal, PostgreSQL, a worker and the console, until Ctrl-C.")
+app.command(
+    "redrive.starter.cli.runs.commands:app",
+    name="run",
+    help="Start runs, look at them, cancel them, let them continue.",
+)
+app.command(
+    "redrive.starter.cli.schedules:app",
+    name="schedule",
+    help="Pipelines that run at set times: create schedules, pause them, catch up.",
+)
+app.command(
+    "redrive.starter.cli.dead_letters.lists:app",
+    name="dlq",
+    help="Dead letters: look at them, replay them, close them.",
+)
+app.command(
+    "redrive.starter.cli.keys:app",
+    name="keys",
+    help="Idempotency keys: whose run they are, and giving them to another one.",
+)
+app.command(
+    "redrive.starter.cli.bulk.lists:app",
+    name="bulk",
+    help="Bulk operations: replay, resolve or discard many dead letters with one command.",
+)
+app.command(
+    "redrive.starter.cli.runs.commands:modules",
+    help="List the pipelines and modules that can be started, and their fields.",
+)
+app.command("redrive.starter.cli.servers:worker", help="Run a worker, until SIGTERM or Ctrl-C.")
 app.command(bridge := App(name="bridge", help="Take messages over from a broker, until SIGTERM or Ctrl-C."))
-bridge.command("redrive.starter.cli.bridge.redis:redis")
-bridge.command("redrive.starter.cli.bridge.rabbitmq:rabbitmq")
-app.command("redrive.starter.cli.console:console")
-app.command("redrive.starter.cli.tokens:app", name="tokens")
-app.command("redrive.starter.cli.members:app", name="members")
-app.command("redrive.starter.cli.migrate:migrate")
-app.command("redrive.starter.cli.audit:app", name="audit")
-app.command("redrive.starter.cli.reconcile:reconcile")
-app.command("redrive.starter.cli.purge:purge")
-app.command("redrive.starter.cli.events.lists:app", name="events")
-app.command("redrive.starter.cli.messages:app", name="messages")
+bridge.command("redrive.starter.cli.servers:redis", help="Make a run of every event on a Redis stream.")
+bridge.command("redrive.starter.cli.servers:rabbitmq", help="Retry failed messages in the queue that they came from.")
+app.command("redrive.starter.cli.servers:console", help="Serve the operators' API and pages, until SIGTERM or Ctrl-C.")
+app.command("redrive.starter.cli.tokens:app", name="tokens", help="API tokens: create them, list them, revoke them.")
+app.command(
+    "redrive.starter.cli.members:app",
+    name="members",
+    help="People who sign in through the identity provider: give them a place, or end it.",
+)
+app.command("redrive.starter.cli.migrate:migrate", help="Bring the database's schema up to date.")
+app.command("redrive.starter.cli.audit:app", name="audit", help="The audit log: read it, prove that nobody changed it.")
+app.command(
+    "redrive.starter.cli.reconcile:reconcile",
+    help="Compare parked runs (Temporal) with open records (PostgreSQL), and repair them.",
+)
+app.command(
+    "redrive.starter.cli.purge:purge", help="Delete closed records that are older than `REDRIVE_RETENTION` allows."
+)
+app.command(
+    "redrive.starter.cli.events.lists:app",
+    name="events",
+    help="Events from brokers: look at them, replay them, discard dead ones.",
+)
+app.command(
+    "redrive.starter.cli.messages:app", name="messages", help="Dead messages: list, show, replay or discard them."
+)
+app.register_install_completion_command(help="Install completion of commands and options for bash, zsh or fish.")
 
 
 def main() -> NoReturn:
@@ -68,6 +111,7 @@ def main() -> NoReturn:
 def run(words: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
+        _show_whole_help(words)
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
         if command.__module__.startswith("redrive."):
             _prepare(words[0])
@@ -87,11 +131,21 @@ def run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _show_whole_help(words: list[str]) -> None:
+    """Let the `--help` of the chosen command show its docstring, not the sentence of the list."""
+    _, found, _ = app.parse_commands(words)
+    for each in found[1:]:
+        if each.default_command and not each.name[0].startswith("-"):
+            each.help = None
+
+
 def _prepare(family: str) -> None:
     """Set up logs and traces for a command of ours; `--help` and `--version` need neither."""
     # The redaction of logs and all that it imports would double the time that `--help` takes.
     from redrive.logs import configure_logging  # noqa: PLC0415
+    from redrive.settings import load_env_file  # noqa: PLC0415
 
+    load_env_file()
     configure_logging("warning", "auto")
     start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from redrive.access import Role, parse_role
 from redrive.connection import owner_database_url
@@ -13,10 +12,10 @@ from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by
 from redrive.starter.cli.records import open_access
 from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.terminal import Json, console, plain
-from redrive.store.access.members import MemberRow, list_members, put_member
+from redrive.starter.cli.terminal import Json, Listing, console, plain
+from redrive.store.access import MemberRow, list_members, put_member
 
-app = App(name="members", help="People who sign in through the identity provider: give them a place, or end it.")
+app = App(name="members")
 Subject = Annotated[str, Parameter(help="The person, as the identity provider names them: an email address, or `sub`.")]
 
 
@@ -82,8 +81,8 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     print_list(rows, _table, none="no members", json=json)
 
 
-def _table(rows: Sequence[MemberRow]) -> Table:
-    table = Table("subject", "role", "tenant", "rights", "active", box=None, header_style="bold")
+def _table(rows: Sequence[MemberRow]) -> Listing:
+    table = Listing("subject", "role", "tenant", "rights", "active")
     for row in rows:
         table.add_row(
             plain(row.subject), row.role.value, row.tenant, " ".join(row.rights), "yes" if row.active else "no"

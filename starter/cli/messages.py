@@ -1,10 +1,10 @@
 """`redrive messages …`: dead messages. The same commands as for dead letters."""
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import MessageNotFound
@@ -13,20 +13,21 @@ from redrive.settings import read_settings
 from redrive.starter.cli.command_options import FIRST_PAGE, AssignTo, Giving, PageOptions, finish
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import moment, print_json
-from redrive.starter.cli.terminal import Json, confirm, console, errors, plain
-from redrive.store.messages.commands import give
+from redrive.starter.cli.runs.views import moment, print_json, print_page
+from redrive.starter.cli.terminal import Json, Listing, confirm, console, plain
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
     MessageStatus,
     find_dead,
+    give,
     list_dead,
     parse_id,
     read_payload,
 )
 
-app = App(name="messages", help="Dead messages: list, show, replay or discard them.")
+app = App(name="messages")
+app.command("redrive.starter.cli.trial_messages:send_message", name="send", help="Send a message, to try a bridge out.")
 
 Id = Annotated[str, Parameter(name="ID", help="The message's id, with `message-` before it or without.")]
 Tenant = Annotated[str | None, Parameter(help="Whose message; needed when two tenants have one of that id.")]
@@ -61,20 +62,12 @@ async def list_messages(
     chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
     async with open_records(read_settings()) as pool:
         page = await list_dead(pool, chosen, shown.limit, shown.cursor)
-    if shown.json:
-        print_json({"messages": page.rows, "cursor": page.cursor})
-        return
-    if page.rows:
-        console.print(_table(page.rows))
-    else:
-        errors.print("no dead messages")
-    if page.cursor:
-        errors.print(f"there are more: add --cursor {page.cursor}", markup=False)
+    print_page("messages", page.rows, page.cursor, _table, none="no dead messages", json=shown.json)
 
 
-def _table(rows: list[DeadMessage]) -> Table:
+def _table(rows: Sequence[DeadMessage]) -> Listing:
     headers = ("id", "tenant", "queue", "kind", "status", "retries", "last failure", "error")
-    table = Table(*headers, box=None, header_style="bold")
+    table = Listing(*headers)
     for row in rows:
         facts = (row.tenant, plain(row.original_queue), row.kind.value, row.status.value)
         retries = f"{row.retry_count}/{row.max_retries}"

@@ -8,15 +8,16 @@ from rich.table import Table
 
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
-from redrive.retention import Kind, RetentionSettings
-from redrive.settings import read_settings
+from redrive.settings import RecordKind, RetentionSettings, read_settings
 from redrive.starter.cli.command_options import By, asked_by
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
 from redrive.store.retention import Purge, purge_tenant, tenants
 
-Kinds = Annotated[list[Kind] | None, Parameter(name="--kind", help="Only this kind; may be given more than once.")]
+Kinds = Annotated[
+    list[RecordKind] | None, Parameter(name="--kind", help="Only this kind; may be given more than once.")
+]
 
 
 async def purge(
@@ -60,7 +61,7 @@ async def purge(
 
 
 def _wording(keep: RetentionSettings) -> str:
-    kept = {kind.value: keep.of(kind) for kind in Kind}
+    kept = {kind.value: keep.of(kind) for kind in RecordKind}
     return ", ".join(f"{name} older than {age.days} days" for name, age in kept.items() if age) or "nothing"
 
 
@@ -72,17 +73,17 @@ async def _chosen(pool: Pool, tenant: str | None) -> list[str]:
 
 
 async def _purge(pool: Pool, tenant: str, wanted: Purge) -> Counter[str]:
-    counts: Counter[str] = Counter({kind.value: 0 for kind in Kind})
+    counts: Counter[str] = Counter({kind.value: 0 for kind in RecordKind})
     async for batch in purge_tenant(pool, tenant, wanted):
         counts[batch.kind.value] += batch.count
     return counts
 
 
 def _print(counts: dict[str, Counter[str]], *, dry_run: bool) -> None:
-    table = Table("tenant", *(kind.value for kind in Kind), box=None, header_style="bold")
+    table = Table("tenant", *(kind.value for kind in RecordKind), box=None, header_style="bold")
     for tenant, own in counts.items():
         if own.total():
-            table.add_row(tenant, *(str(own[kind.value]) for kind in Kind))
+            table.add_row(tenant, *(str(own[kind.value]) for kind in RecordKind))
     if not table.rows:
         errors.print("there is nothing to delete")
         return

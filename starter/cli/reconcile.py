@@ -1,18 +1,17 @@
 """`redrive reconcile`: compare the two stores."""
 
-from rich.table import Table
 from temporalio.client import Client
 
 from redrive import home
 from redrive.connection import connect_temporal, owner_database_url
 from redrive.home import check_home
-from redrive.postgres.connection import connect
+from redrive.postgres.database import connect
 from redrive.reconcile import Reconciliation, Report
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.errors import StoresDisagree
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
-from redrive.starter.cli.terminal import Json, console, plain
+from redrive.starter.cli.terminal import Json, Listing, console, plain
 
 
 async def reconcile(
@@ -70,7 +69,7 @@ def _print(report: Report) -> None:
     if not report.problems:
         console.print("they agree")
         return
-    table = Table("tenant", "run", "step", "what is wrong", "repaired", box=None, header_style="bold")
+    table = Listing("tenant", "run", "step", "what is wrong", "repaired")
     for problem in report.problems:
         repaired = "yes" if problem.repaired else "no"
         table.add_row(problem.tenant, problem.run_id, problem.step, plain(problem.about), repaired)

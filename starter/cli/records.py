@@ -1,21 +1,20 @@
 """The records in Postgres, as the commands read them."""
 
 import contextlib
-import re
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 from redrive.connection import access_database_url, database_url
-from redrive.dead_letters import LetterId
-from redrive.errors import LetterNotFound, Unavailable
-from redrive.postgres.connection import DRIVER_ERRORS, database_problem
-from redrive.postgres.database import Database
-from redrive.postgres.pool import ACCESS_ROLE
+from redrive.contracts import RunView
+from redrive.dead_letters import LetterFilter
+from redrive.errors import InvalidInput, LetterNotFound, NotConfigured, Unavailable
+from redrive.postgres.database import ACCESS_ROLE, DRIVER_ERRORS, Database, database_problem
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.dead_letters.lists import audit_trail, get_letter
+from redrive.store.audit import Action, put_schedule_entry
+from redrive.store.dead_letters.lists import audit_trail, find_letter, get_letter, list_letters
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord
-
-_RUN_AND_STEP = re.compile(r"(run-[^/]+)/([^/]+)")
+from redrive.store.runs import put_cancel
 
 
 @contextlib.asynccontextmanager
@@ -24,6 +23,25 @@ async def open_records(settings: Settings) -> AsyncIterator[Pool]:
     async with Database(database_url(settings), max_size=4) as database:
         with database_errors():
             yield await database.pool()
+
+
+@contextlib.asynccontextmanager
+async def open_records_if_any(settings: Settings) -> "AsyncIterator[Pool | None]":
+    """Connect to the database, if one is configured: Temporal alone is enough for runs and schedules."""
+    try:
+        database_url(settings)
+    except NotConfigured:
+        yield None
+        return
+    async with open_records(settings) as pool:
+        yield pool
+
+
+async def note_schedule(settings: Settings, action: Action, **entry: Any) -> None:
+    """Record in the audit log what is asked of a schedule, where there is a database."""
+    async with open_records_if_any(settings) as pool:
+        if pool:
+            await put_schedule_entry(pool, action, **entry)
 
 
 @contextlib.asynccontextmanager
@@ -43,21 +61,41 @@ def database_errors() -> Iterator[None]:
         raise Unavailable(database_problem(error)) from None
 
 
-def letter_id(text: str) -> str:
-    """Return a dead letter's id: given as such, or as `run-…/step`."""
-    match = _RUN_AND_STEP.fullmatch(text)
-    return LetterId(tenant="", run_id=match[1], step=match[2]).workflow_id if match else text
-
-
 async def named_letter(pool: Pool, text: str) -> LetterRecord:
-    """Return the record of the dead letter that was named, by its id or as `run-…/step`, or raise if there is none."""
-    record = await get_letter(pool, None, letter_id(text))
-    if record is None:
+    """Return the record of the dead letter that was named, or raise if there is none.
+
+    It is named by its id or as `run-…/step`, a unique beginning of these is enough; or as `workflow/activity` if a
+    foreign workflow has one open of that name.
+    """
+    try:
+        return await find_letter(pool, None, text)
+    except LetterNotFound as error:
+        foreign = await _foreign_letter(pool, text)
+        if foreign:
+            return foreign
         raise LetterNotFound(
-            f"no dead letter has the id {text[:200]!r}; `redrive dlq list` shows those there are "
+            f"{error}; `redrive dlq list --all` shows those there are "
             "(a run that is parked without one is found by `redrive reconcile`)"
-        )
-    return record
+        ) from None
+
+
+async def note_cancel(settings: Settings, view: RunView, *, actor: str, reason: str) -> None:
+    """Record in the audit log that a run is asked to stop, where there is a database."""
+    async with open_records_if_any(settings) as pool:
+        if pool:
+            await put_cancel(pool, tenant=view.tenant, run_id=view.run_id, actor=actor, reason=reason)
+
+
+async def _foreign_letter(pool: Pool, text: str) -> LetterRecord | None:
+    workflow, _, operation = text.rpartition("/")
+    if not workflow or not operation:
+        return None
+    page = await list_letters(pool, LetterFilter(text=workflow, module=operation))
+    found = [row for row in page.rows if row.run_id == workflow and row.letter.foreign and not row.status.closed]
+    if len(found) > 1:
+        ids = ", ".join(row.id for row in found)
+        raise InvalidInput(f"{text[:200]!r} has {len(found)} open dead letters: name one of {ids}")
+    return await get_letter(pool, None, found[0].id) if found else None
 
 
 async def find_story(pool: Pool, text: str) -> tuple[LetterRecord, list[AuditEntry]]:

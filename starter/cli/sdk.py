@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from redrive.errors import RunNotFound
 from redrive.starter.cli.terminal import errors
 
 if TYPE_CHECKING:
@@ -22,3 +23,11 @@ async def connect_to_change(settings: "Settings | None" = None) -> "Redrive":
     if errors.is_terminal:
         errors.print(f"Temporal at {redrive.server}", style="dim", markup=False)
     return redrive
+
+
+async def named_run(redrive: "Redrive", text: str) -> str:
+    """Return the id of the run that was named, or raise if there is none."""
+    try:
+        return await redrive.find(text)
+    except RunNotFound as error:
+        raise RunNotFound(f"{error}; `redrive run list` shows those there are") from None

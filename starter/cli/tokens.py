@@ -6,33 +6,31 @@ from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from redrive.access import Role, member, parse_role
 from redrive.connection import access_database_url, owner_database_url, stack_directory
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person
+from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person, parse_duration
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_access
 from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.terminal import Json, console, errors, plain
-from redrive.starter.cli.times import parse_duration
+from redrive.starter.cli.terminal import Json, Listing, console, errors, plain
 from redrive.starter.stack.first_token import Logins, link_address, sign_in_link
 from redrive.starter.stack.state import StateDirectory, find_running
-from redrive.store.access.sign_in_links import create_link
-from redrive.store.access.tokens import (
+from redrive.store.access import (
     NewToken,
     TokenRequest,
     TokenRow,
+    create_link,
     create_owner_token,
     create_token,
     list_tokens,
     revoke_owner_token,
 )
 
-app = App(name="tokens", help="API tokens: make them, list them, revoke them.")
+app = App(name="tokens")
 
 
 @app.command
@@ -113,9 +111,9 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
     print_list(rows, _table, none="no tokens", json=json)
 
 
-def _table(rows: Sequence[TokenRow]) -> Table:
+def _table(rows: Sequence[TokenRow]) -> Listing:
     headers = ("id", "name", "role", "tenant", "rights", "expires", "revoked")
-    table = Table(*headers, box=None, header_style="bold")
+    table = Listing(*headers)
     for row in rows:
         revoked = f"{row.revoked_at:%Y-%m-%d %H:%M} by {row.revoked_by}" if row.revoked_at else ""
         facts = (row.role.value, row.tenant, " ".join(row.rights), f"{row.expires_at:%Y-%m-%d %H:%M}")

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -18,21 +18,25 @@ from rich.text import Text
 
 from redrive.contracts import Broker
 from redrive.errors import InvalidInput, RedriveError
+from redrive.logs import said_once
 from redrive.processes.program import until_signalled
 from redrive.settings import read_settings
 from redrive.starter.cli.records import database_errors
-from redrive.starter.cli.terminal import console
-from redrive.starter.stack.brokers import chosen_brokers
-from redrive.starter.stack.child import ChildState, ChildStatus
+from redrive.starter.cli.terminal import console, plain
+from redrive.starter.stack.children import ChildState, ChildStatus
 from redrive.starter.stack.first_token import Logins, sign_in_link
 from redrive.starter.stack.ports import Ports
+from redrive.starter.stack.programs import chosen_brokers
 from redrive.starter.stack.rabbitmq import RABBITMQ_PORT
 from redrive.starter.stack.redis import REDIS_PORT
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.store.access.sign_in_links import LINK_LASTS
+from redrive.starter.stack.worker_files import LogTail, changed_files, event_for_author, follow
+from redrive.store.access import LINK_LASTS
 
 Port = Annotated[int | None, Parameter(validator=Number(gte=1, lte=65535))]
 _BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
+_HEAD = {"timestamp", "level", "event", "logger"}
+_LEVELS = {"info": "green", "warning": "yellow", "error": "red", "critical": "red"}
 _STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
 
 
@@ -71,6 +75,8 @@ async def up(
     workers: Annotated[int, Parameter(validator=Number(gte=0, lte=64))] = 1,
     listening: PortOptions = ANY_PORTS,
     brokers: Annotated[str, Parameter(name="--with")] = "",
+    reload: bool = False,
+    quiet: bool = False,
     fresh: bool = False,
     yes: bool = False,
 ) -> None:
@@ -83,7 +89,9 @@ async def up(
 
     `redrive up` runs the examples that come with Redrive.
 
-    `redrive up --modules greet,orders --workers 2` runs the modules of your greet.py and orders.py.
+    `redrive up --modules hello --reload` runs the modules of your hello.py, and loads it again when it changes.
+
+    `redrive up --modules hello,orders --workers 2` runs the modules of your hello.py and orders.py.
 
     `redrive up --with redis` also runs a Redis, and makes runs of the events on its stream.
 
@@ -99,6 +107,11 @@ async def up(
     brokers
         Brokers to run as well, each with its bridge, separated by commas: `redis`, and `rabbitmq`, which is installed
         if it is missing and can be. With REDIS_URL or RABBITMQ_URL set, only the bridge runs, on that server.
+    reload
+        Restart the workers when a file that they have loaded changes. Steps have ten seconds to finish; what is
+        interrupted is tried again.
+    quiet
+        Do not show what modules log and print, nor warnings of the workers. Their logs are in `.redrive/logs/`.
     fresh
         Delete everything first: all runs and records. Asks for confirmation.
     yes
@@ -108,19 +121,80 @@ async def up(
     if fresh:
         await _forget(settings.state_dir, sure=yes)
     stack = Stack(settings, ports=listening.ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
-    await _serve(stack)
+    await _serve(stack, reload=reload, quiet=quiet)
 
 
-async def _serve(stack: Stack) -> None:
+async def _serve(stack: Stack, *, reload: bool, quiet: bool) -> None:
     console.print("starting …")
-    async with _shown(stack), until_signalled(), stack:
+    tails = {} if quiet else {name: LogTail(file) for name, file in stack.worker_logs.items()}
+    async with _shown(stack), _beside(follow(tails, print_log_line)), until_signalled(), stack:
         print_addresses(stack)
         await _print_link(stack)
         try:
-            await asyncio.Event().wait()
+            await _watch(stack, reload=reload)
         finally:
             console.print("stopping …")
     console.print("stopped; the next `redrive up` goes on from here")
+
+
+@contextlib.asynccontextmanager
+async def _beside(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run something until the block ends."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _watch(stack: Stack, *, reload: bool) -> None:
+    """Until stopped: restart the workers when their files change, or tell that they run the old ones."""
+    known: frozenset[Path] = frozenset()
+
+    def loaded() -> frozenset[Path]:
+        # A worker that does not start has loaded nothing: what it had loaded is what will be fixed.
+        nonlocal known
+        known |= stack.loaded_files
+        return known
+
+    try:
+        async for files in changed_files(Path.cwd(), loaded):
+            names = ", ".join(sorted(file.name for file in files & loaded()))
+            others = ", ".join(sorted(file.name for file in files - loaded()))
+            if names and reload:
+                console.print(f"{names} changed: restarting the workers", markup=False, style="cyan")
+                await stack.restart_workers(f"{names} changed")
+            elif names:
+                console.print(
+                    f"{names} changed, and the workers run the old code: `redrive up --reload` restarts them",
+                    markup=False,
+                    style="yellow",
+                )
+            elif others:
+                console.print(f"{others} changed; no worker has loaded it (see --modules)", markup=False, style="dim")
+    except OSError as error:
+        console.print(f"changes of files are not noticed: {error}", markup=False, style="yellow")
+        await asyncio.Event().wait()
+
+
+def print_log_line(name: str, line: str) -> None:
+    """Print a worker's log line, if it is for the author of modules."""
+    event = event_for_author(line)
+    if event is None:
+        return
+    text = Text(f"{name} │ ", style="cyan")
+    if isinstance(event, str):
+        text.append_text(plain(event, "default"))
+    else:
+        level = str(event.get("level", ""))
+        told = {key: value for key, value in said_once(event).items() if key not in _HEAD}
+        facts = "".join(f" {key}={value}" for key, value in told.items())
+        text.append_text(plain(str(event.get("timestamp", ""))[11:19], "dim"))
+        text.append_text(plain(f" {level:<8}", _LEVELS.get(level, "default")))
+        text.append_text(plain(str(event.get("event", "")), "bold default"))
+        text.append_text(plain(facts, "dim"))
+    console.print(text, soft_wrap=True)
 
 
 async def _forget(state_dir: Path, *, sure: bool) -> None:

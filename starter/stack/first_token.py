@@ -6,12 +6,10 @@ from typing import Final, NamedTuple
 
 from redrive.access import Role
 from redrive.errors import InvalidInput
-from redrive.postgres.database import Database
-from redrive.postgres.pool import ACCESS_ROLE
+from redrive.postgres.database import ACCESS_ROLE, Database
 from redrive.starter.cli.command_options import own_person
 from redrive.starter.stack.state import write_private
-from redrive.store.access.sign_in_links import create_link
-from redrive.store.access.tokens import TokenRequest, create_owner_token, token_principal
+from redrive.store.access import TokenRequest, create_link, create_owner_token, token_principal
 
 _LASTS: Final = timedelta(days=365)
 

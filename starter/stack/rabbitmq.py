@@ -5,6 +5,7 @@ It comes with a name server (epmd) that it would leave behind as a daemon: ours 
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -19,9 +20,8 @@ import aiormq
 from aiormq.exceptions import AMQPError
 
 from redrive.errors import StackError
-from redrive.starter.stack.account import Account, hand_over
-from redrive.starter.stack.child import Program
-from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.children import Program
+from redrive.starter.stack.placement import Account, ServerPlace, hand_over
 from redrive.starter.stack.ports import LOOPBACK, ChoosePort, listens
 from redrive.starter.stack.state import write_private, writing
 
@@ -34,6 +34,8 @@ WHAT_TO_DO: Final = (
     "RabbitMQ is missing: install it (`apt-get install rabbitmq-server`), or set RABBITMQ_URL to a server of yours"
 )
 _USER: Final = "redrive"
+# Not with the port in it, which may be another one at the next start. Each stack has its own name server.
+_NODE: Final = "redrive@localhost"
 _INSTALLATIONS: Final = Path("/usr/lib/rabbitmq/lib")
 _NAME_SERVERS: Final = (Path("/usr/bin/epmd"), Path("/usr/lib/erlang/bin/epmd"))
 _SERVICE_POLICY: Final = Path("/usr/sbin/policy-rc.d")
@@ -111,13 +113,17 @@ class RabbitMQ:
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_CONFIG_FILE": str(self._config),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
-            "RABBITMQ_NODENAME": f"redrive-{self.port}@localhost",
+            "RABBITMQ_NODENAME": node_name(self._data),
             "RABBITMQ_DIST_PORT": str(self.cluster_port),
-            "RABBITMQ_MNESIA_DIR": str(self.directory / "data"),
+            "RABBITMQ_MNESIA_DIR": str(self._data),
             "RABBITMQ_LOG_BASE": str(self.directory),
             "RABBITMQ_LOGS": "-",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
 
     @property
     def _config(self) -> Path:
@@ -172,6 +178,16 @@ def keep_password(directory: Path) -> str:
     if not file.exists():
         write_private(file, secrets.token_hex(16) + "\n")
     return file.read_text(encoding="utf-8").strip()
+
+
+def node_name(data: Path) -> str:
+    """Return the name of the node that the data belongs to: RabbitMQ does not start on that of another one."""
+    try:
+        members = (data / "cluster_nodes.config").read_text(encoding="utf-8")
+    except OSError:
+        return _NODE
+    found = re.search(r"redrive[\w-]*@localhost", members)
+    return found[0] if found else _NODE
 
 
 def get_rabbitmq() -> Programs:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from redrive.errors import StackError
-from redrive.starter.stack.account import Account, hand_over
-from redrive.starter.stack.child import Program
-from redrive.starter.stack.placement import ServerPlace
+from redrive.starter.stack.children import Program
+from redrive.starter.stack.placement import Account, ServerPlace, hand_over
 from redrive.starter.stack.ports import LOOPBACK, ChoosePort
 
 REDIS_PORT: Final = 6379

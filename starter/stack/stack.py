@@ -24,16 +24,33 @@ from temporalio.envconfig import ClientConfigProfile
 from redrive.contracts import Broker
 from redrive.errors import RedriveError, StackError
 from redrive.settings import Settings
-from redrive.starter.stack.account import server_account
-from redrive.starter.stack.brokers import Brokers, BrokerServer, bridge_environment, bridge_program, find_servers
-from redrive.starter.stack.child import ChildStatus, Program
-from redrive.starter.stack.consoles import CONSOLE_PORT, console_address, console_program
-from redrive.starter.stack.placement import SHELTER, ServerPlace, find_postgres, place, place_server, sheltered
+from redrive.starter.stack.children import ChildStatus, Program, Supervisor
+from redrive.starter.stack.placement import (
+    SHELTER,
+    ServerPlace,
+    find_postgres,
+    place,
+    place_server,
+    server_account,
+    sheltered,
+)
 from redrive.starter.stack.ports import LOOPBACK, Ports, reserve
-from redrive.starter.stack.postgres import POSTGRES_PORT, Postgres, keep_passwords
-from redrive.starter.stack.postgres_data import end_leftover
+from redrive.starter.stack.postgres import POSTGRES_PORT, Postgres, end_leftover, keep_passwords
+from redrive.starter.stack.programs import (
+    CONSOLE_PORT,
+    WORKER,
+    Brokers,
+    BrokerServer,
+    bridge_environment,
+    bridge_program,
+    console_address,
+    console_program,
+    find_servers,
+    nth_worker,
+    worker_environment,
+    worker_program,
+)
 from redrive.starter.stack.state import StackInfo, StateDirectory, holding, writing
-from redrive.starter.stack.supervisor import Supervisor
 from redrive.starter.stack.temporal_server import (
     DEFAULT_NAMESPACE,
     TEMPORAL_ACCOUNTS,
@@ -43,7 +60,7 @@ from redrive.starter.stack.temporal_server import (
     TemporalServer,
     find_temporal,
 )
-from redrive.starter.stack.workers import WORKER, nth_worker, worker_environment, worker_program
+from redrive.starter.stack.worker_files import loaded_files
 from redrive.store.migrate import migrate
 
 _log = structlog.get_logger()
@@ -107,6 +124,25 @@ class Stack:
     def children(self) -> dict[str, ChildStatus]:
         """The status of each child by name: temporal, postgres, console, worker or worker-1, bridge-redis, ..."""
         return self._supervisor.statuses
+
+    @property
+    def worker_names(self) -> list[str]:
+        """The names of the workers among the children."""
+        return ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
+
+    @property
+    def worker_logs(self) -> dict[str, Path]:
+        """The workers' log files, by name."""
+        return {name: self._state.logs / f"{name}.log" for name in self.worker_names}
+
+    @property
+    def loaded_files(self) -> frozenset[Path]:
+        """The files of modules that the workers have loaded."""
+        return loaded_files(self._state.ready / name for name in self.worker_names)
+
+    async def restart_workers(self, why: str) -> None:
+        """Stop the workers, and start them again with the modules' files as they are now."""
+        await self._supervisor.restart(why, *self.worker_names)
 
     async def wait_changed(self) -> None:
         """Wait until the status of any child changes."""
@@ -252,10 +288,9 @@ class Stack:
     def _own_programs(self, *, embedded_temporal: bool) -> list[Program]:
         state = self._state
         environment = worker_environment(self.info, state_dir=state.path, embedded_temporal=embedded_temporal)
-        names = ["worker"] if self._workers == 1 else [f"worker-{number}" for number in range(1, self._workers + 1)]
         programs = [
             worker_program(name, WORKER, nth_worker(environment, number), state.ready / name)
-            for number, name in enumerate(names, 1)
+            for number, name in enumerate(self.worker_names, 1)
         ]
         if self._console_port:
             programs.append(

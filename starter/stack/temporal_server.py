@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from redrive.contracts import SearchAttribute
+from redrive.contracts import LABELS_ATTRIBUTE, SearchAttribute
 from redrive.errors import StackError
-from redrive.starter.stack.account import Account, hand_over
-from redrive.starter.stack.child import Program
+from redrive.starter.stack.children import Program
+from redrive.starter.stack.placement import Account, hand_over
 from redrive.starter.stack.ports import LOOPBACK, listens
 
 TEMPORAL_PORT: Final = 7233
@@ -35,6 +36,8 @@ DYNAMIC_CONFIG: Final[dict[str, str | int | bool]] = {
     "matching.numTaskqueueReadPartitions": 1,
     "matching.numTaskqueueWritePartitions": 1,
 }
+
+_SEARCH_ATTRIBUTES: Final = {name.value: "Keyword" for name in SearchAttribute} | {LABELS_ATTRIBUTE: "KeywordList"}
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,18 @@ class TemporalServer:
             answer = await client.operator_service.list_search_attributes(
                 ListSearchAttributesRequest(namespace=self.namespace)
             )
+            missing = _SEARCH_ATTRIBUTES.keys() - answer.custom_attributes.keys()
+            if missing == {LABELS_ATTRIBUTE}:
+                # The data is of a release without it: the server registers all of them in new data, or none.
+                await client.operator_service.add_search_attributes(
+                    AddSearchAttributesRequest(
+                        search_attributes={LABELS_ATTRIBUTE: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST},
+                        namespace=self.namespace,
+                    )
+                )
         except (RPCError, RuntimeError):
             return False
-        return set(SearchAttribute) <= set(answer.custom_attributes)
+        return not missing
 
 
 def find_temporal() -> Path:
@@ -124,4 +136,4 @@ def _dynamic_config() -> Sequence[str]:
 
 
 def _search_attributes() -> Sequence[str]:
-    return [word for name in SearchAttribute for word in ("--search-attribute", f"{name}=Keyword")]
+    return [word for name, kind in _SEARCH_ATTRIBUTES.items() for word in ("--search-attribute", f"{name}={kind}")]

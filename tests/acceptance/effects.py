@@ -49,3 +49,4 @@ async def third(ctx: ModuleContext, order: Order) -> Done:
 
 
 Pipeline("effects", first, second, third)
+Pipeline("fast-effects", first, second, third, fast=True)

@@ -156,13 +156,14 @@ class Up:
 class Sink:
     """A service that counts what reaches it by idempotency key. `refusing` makes it refuse."""
 
-    def __init__(self, delay: float = 0.15, refusal: str = "503 Service Unavailable") -> None:
+    def __init__(self, delay: float = 0.15, refusal: str = "503 Service Unavailable", body: str = "{}") -> None:
         self.keys: dict[str, list[str]] = defaultdict(list)
         self.refusing = False
         self.refused = 0
         self.address = ""
         self._delay = delay
         self._refusal = refusal
+        self._body = body
 
     @property
     def arrivals(self) -> int:
@@ -196,5 +197,6 @@ class Sink:
             status = "200 OK"
             self.keys[request.split(" ")[1]].append(headers["idempotency-key"])
         await asyncio.sleep(self._delay)
-        writer.write(f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(self._body)}"
+        writer.write(f"{head}\r\n\r\n{self._body}".encode())
         await writer.drain()

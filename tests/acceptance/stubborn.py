@@ -38,4 +38,7 @@ async def pay(ctx: ModuleContext, given: Nothing) -> Paid:
     return call.result()
 
 
+pay_fast = module("pay-fast", policy=POLICY, timeout=timedelta(seconds=5), dedupe=True, fast=True)(pay.function)
+
 Pipeline("stubborn", pay)
+Pipeline("stubborn-fast", pay_fast)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from redrive.starter.demo.story import SCENES
+from redrive.starter.demo import SCENES
 from redrive.starter.stack.state import find_running
 from tests.acceptance.live import COMMAND, environment, until, working_directory
 

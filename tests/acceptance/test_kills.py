@@ -46,13 +46,19 @@ def up(sink: Sink) -> Iterator[Up]:
         yield up
 
 
-@pytest.mark.parametrize("victim", ["worker-1", "temporal", "postgres", "console"])
-async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "pipeline"),
+    [
+        *((victim, "effects") for victim in ("worker-1", "temporal", "postgres", "console")),
+        *((victim, "fast-effects") for victim in ("worker-1", "temporal", "postgres")),
+    ],
+)
+async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str, pipeline: str) -> None:
     """Every run succeeds, every effect arrives, duplicates carry the same key, and the victim is started again."""
     redrive = await Redrive.connect(up.settings)
     numbers = [next(_numbers) for _ in range(RUNS)]
     arrived = sink.arrivals
-    runs = asyncio.gather(*(_run(redrive, number) for number in numbers))
+    runs = asyncio.gather(*(_run(redrive, pipeline, number) for number in numbers))
 
     await eventually(lambda: _truth(sink.arrivals >= arrived + RUNS // 2))
     killed = up.info.children[victim]
@@ -72,10 +78,10 @@ async def test_kill_loses_no_run_and_no_step(up: Up, sink: Sink, victim: str) ->
     assert set(up.info.children) == {"temporal", "postgres", "console", "worker-1", "worker-2"}
 
 
-async def _run(redrive: Redrive, number: int) -> str:
+async def _run(redrive: Redrive, pipeline: str, number: int) -> str:
     """Start one run, however often it must be asked for, and wait until it has succeeded."""
     key = f"kill-test:{number}"
-    started = await insist(lambda: redrive.start("effects", {"number": number}, key=key))
+    started = await insist(lambda: redrive.start(pipeline, {"number": number}, key=key))
     result = await insist(lambda: redrive.result(started.run_id))
     assert result.status is RunStatus.SUCCESS
     return started.run_id

@@ -23,9 +23,9 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 
 from redrive.contracts import SearchAttribute
 from redrive.errors import StackError
-from redrive.postgres.connection import connect
+from redrive.postgres.database import connect
 from redrive.settings import Settings
-from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.children import ChildState
 from redrive.starter.stack.ports import LOOPBACK, Ports
 from redrive.starter.stack.stack import Stack, wipe
 from redrive.starter.stack.state import find_running

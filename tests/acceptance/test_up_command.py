@@ -16,7 +16,7 @@ from tests.acceptance.live import COMMAND, ROOT, Up, environment, until, working
 
 
 def _first_module() -> str:
-    """Return the README's first module, as it is pasted into greet.py."""
+    """Return the README's first module, as it is pasted into hello.py."""
     blocks: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     return next(block for block in blocks if "@module" in block)
 
@@ -34,11 +34,11 @@ def _page_module() -> str:
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
-    """`redrive up` with a Redis, in a directory with the README's greet.py and the projector of its page."""
+    """`redrive up` with a Redis, in a directory with the README's hello.py and the projector of its page."""
     with working_directory() as directory:
-        (directory / "greet.py").write_text(_first_module())
+        (directory / "hello.py").write_text(_first_module())
         (directory / "interviews.py").write_text(_page_module())
-        with Up(directory, "--modules", "greet,interviews,examples", "--with", "redis") as up:
+        with Up(directory, "--modules", "hello,interviews", "--with", "redis") as up:
             yield up
 
 
@@ -56,16 +56,50 @@ def _redrive(up: Up, *words: str, **variables: str) -> subprocess.CompletedProce
 
 def test_module_of_the_readme_works_as_pasted(up: Up) -> None:
     """The module is found, started by name, and its result shown; other commands find the stack by its directory."""
-    said = _redrive(up, "run", "start", "greet", "--payload", '{"name":"Ada"}', "--wait")
+    said = _redrive(up, "run", "start", "hello", "--payload", '{"name":"Ada"}', "--wait")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.rstrip().endswith('result: {"text":"Hello, Ada!"}')
 
 
 def test_misspelt_field_is_refused_by_name(up: Up) -> None:
     """The README's second example: nothing is started, and the missing field is named."""
-    said = _redrive(up, "run", "start", "greet", "--payload", '{"nmae": "Ada"}')
+    said = _redrive(up, "run", "start", "hello", "--payload", '{"nmae": "Ada"}')
     assert said.returncode == 1
     assert "name" in said.stderr
+
+
+def test_changed_module_is_told_of(up: Up) -> None:
+    """Without --reload the worker runs the old code, and `up` says so; also that a changed file is not loaded."""
+    with (up.directory / "hello.py").open("a") as file:
+        file.write("# changed\n")
+    until(lambda: "hello.py changed, and the workers run the old code" in up.text, what="the notice")
+    (up.directory / "elsewhere.py").write_text("x = 1\n")
+    until(lambda: "elsewhere.py changed; no worker has loaded it" in up.text, what="the notice")
+
+
+def test_changed_module_is_loaded_again() -> None:
+    """With --reload the next run has the new code; a file that cannot be imported meanwhile does no harm."""
+    with working_directory() as directory:
+        file = directory / "hello.py"
+        file.write_text(
+            _first_module().replace("    return", '    ctx.log.info("hello.said", word="before")\n    return')
+        )
+        with Up(directory, "--modules", "hello", "--reload") as up:
+            assert _greeting(up) == "Hello, Ada!"
+            until(lambda: "worker │ " in up.text and "hello.said word=before" in up.text, what="the log line")
+            good = file.read_text().replace("Hello", "Bonjour")
+            file.write_text(good + "import no_such_library\n")
+            until(lambda: "hello.py changed: restarting the workers" in up.text, what="the restart")
+            until(lambda: "No module named 'no_such_library'" in up.text, within=60, what="the failure")
+            file.write_text(good)
+            # A run that starts meanwhile waits for a worker.
+            assert _greeting(up) == "Bonjour, Ada!"
+
+
+def _greeting(up: Up) -> str:
+    said = _redrive(up, "run", "start", "hello", "--payload", '{"name":"Ada"}', "--wait", "--json")
+    assert said.returncode == 0, said.stderr
+    return str(re.findall(r'"text": ?"([^"]*)"', said.stdout)[-1])
 
 
 def test_caller_example_runs_as_written(up: Up) -> None:
@@ -85,7 +119,10 @@ def test_caller_example_runs_as_written(up: Up) -> None:
 
 
 def test_event_of_the_page_is_projected(up: Up) -> None:
-    """The page's XADD puts an event on the stack's Redis; its projector succeeds, and the event can be shown."""
+    """The page's commands put one event on the stack's Redis; its projector succeeds, and the event can be shown."""
+    send = next(line for line in _page().splitlines() if line.startswith("redrive events send "))
+    said = _redrive(up, *shlex.split(send)[1:])
+    assert (said.returncode, said.stderr) == (0, "")
     line = next(line for line in _page().splitlines() if line.startswith("XADD "))
     url = json.loads((up.directory / ".redrive" / "stack.json").read_text())["brokers"]["redis"]
     with Redis.from_url(url) as redis:

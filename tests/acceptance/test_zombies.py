@@ -14,10 +14,10 @@ from redrive import Category, Redrive, Registry
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.keys import step_key
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.runs.step_results import Execution, begin
+from redrive.store.runs import Execution, begin_step
 from tests.conftest import eventually
 from tests.integration.dead_letters.processes import WorkerProcess
 
@@ -146,4 +146,4 @@ async def _stored(settings: Settings, run_id: str) -> object:
     """Return the result that answers the next execution of the step."""
     later = Execution(DEFAULT_TENANT, step_key(run_id, STEP, "run"), run_id, STEP, cycle=2, attempt=1)
     async with await open_pool(database_url(settings), max_size=1) as pool:
-        return (await begin(pool, later)).output
+        return (await begin_step(pool, later)).output

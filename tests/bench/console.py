@@ -19,11 +19,10 @@ import httpx
 
 from redrive.access import Role
 from redrive.console.app import build_app
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, connect, open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
+from redrive.store.access import TokenRequest, create_owner_token, create_token
 from redrive.store.migrate import migrate
 from tests.bench.letters_explain import TENANT, load
 from tests.conftest import owner_url

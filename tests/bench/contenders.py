@@ -1,77 +1,135 @@
-"""The two contenders: a worker process each on the same server, and a way to make one run from this process."""
+"""The contenders: each has a process of its own, on the same servers, and makes a round of runs when it is told to."""
 
 import asyncio
 import contextlib
+import json
+import os
 import sys
 import tempfile
 import uuid
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 from temporalio.client import Client
 
-from redrive import Redrive
+from redrive import Pipeline, Redrive
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
-from redrive.starter.stack.child import Program
+from redrive.starter.stack.children import Program, Supervisor
+from redrive.starter.stack.programs import WORKER, worker_environment, worker_program
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo
-from redrive.starter.stack.supervisor import Supervisor
-from redrive.starter.stack.workers import WORKER, worker_environment, worker_program
-from tests.bench.models import Order
-from tests.bench.modules import PIPELINES
+from tests.bench.letter_steps import URL as LETTERS_URL
+from tests.bench.measure import Cpu, Round, cpu_of, time_calls, used
+from tests.bench.models import DBOS_URL, ORDER
+from tests.bench.modules import FAST_PIPELINES, PIPELINES
 from tests.bench.plain import PlainRun
+from tests.conftest import owner_url
 
-ORDER = Order(number=7, customer="c-1")
-REDRIVE, PLAIN = "redrive", "plain"
+REDRIVE, FAST, PLAIN, DBOS = "redrive", "redrive fast", "plain", "dbos"
+_LINE_LIMIT = 2**20
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One way to do the work: `run(steps)` starts a run of that many steps and waits until it has ended."""
+class Contender(Protocol):
+    """One way to do the work."""
 
-    name: str
-    worker: psutil.Process
-    server: psutil.Process
-    run: Callable[[int], Awaitable[object]]
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    async def round(self, *, steps: int, at_once: int, runs: int) -> Round:
+        """Make runs of so many steps, so many at once, each until its result; and measure."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stack with a worker for each contender, by name."""
+    """A stack with a worker for each contender that uses Temporal, by name."""
 
     client: Client
     redrive: Redrive
     info: StackInfo
     folder: Path
-    server: psutil.Process
+    environment: Mapping[str, str]
     workers: Mapping[str, psutil.Process]
+
+    def cpu(self, contender: str) -> Cpu:
+        """Return what a contender's worker, this process and the servers have used so far."""
+        return {
+            "worker": cpu_of(self.workers[contender]),
+            "caller": sum(psutil.Process().cpu_times()[:2]),
+            "temporal": cpu_of(psutil.Process(self.info.children["temporal"])),
+            "postgres": self.postgres_cpu(),
+        }
+
+    def postgres_cpu(self) -> float:
+        """Return what PostgreSQL has used so far."""
+        return cpu_of(psutil.Process(self.info.children["postgres"]))
+
+
+@dataclass(frozen=True)
+class OnTemporal:
+    """A contender whose runs are started from this process: `run(steps)` waits for the result."""
+
+    name: str
+    worker: str
+    on: Stage
+    run: Callable[[int], Awaitable[object]]
+
+    async def round(self, *, steps: int, at_once: int, runs: int) -> Round:
+        """Make the runs and measure."""
+        before = self.on.cpu(self.worker)
+        wall, latencies = await time_calls(partial(self.run, steps), at_once=at_once, count=runs)
+        return Round(wall, latencies, used(before, self.on.cpu(self.worker)))
+
+
+@dataclass(frozen=True)
+class OnDbos:
+    """DBOS in a process of its own, which starts and runs the workflows."""
+
+    on: Stage
+    process: Process
+    name: str = DBOS
+
+    async def round(self, *, steps: int, at_once: int, runs: int) -> Round:
+        """Have the process make the runs."""
+        before = self._cpu()
+        wall, latencies = json.loads(await _asked(self.process, f"{steps} {at_once} {runs}"))
+        return Round(wall, latencies, used(before, self._cpu()))
+
+    def _cpu(self) -> Cpu:
+        return {"worker": cpu_of(psutil.Process(self.process.pid)), "postgres": self.on.postgres_cpu()}
 
 
 @contextlib.asynccontextmanager
 async def contenders(plain_runner: str) -> AsyncIterator[list[Contender]]:
-    """Bring up the two that make runs which succeed."""
-    async with stage("tests.bench.modules", plain_runner) as on:
-        runs = {REDRIVE: partial(_run_redrive, on.redrive), PLAIN: partial(_run_plain, on.client)}
-        yield [Contender(name, on.workers[name], on.server, runs[name]) for name in (REDRIVE, PLAIN)]
+    """Bring up those that make runs which succeed."""
+    async with stage("tests.bench.modules", plain_runner=plain_runner) as on, _dbos(on) as process:
+        yield [
+            OnTemporal(REDRIVE, REDRIVE, on, partial(_run_redrive, on.redrive, PIPELINES)),
+            OnTemporal(FAST, REDRIVE, on, partial(_run_redrive, on.redrive, FAST_PIPELINES)),
+            OnTemporal(PLAIN, PLAIN, on, partial(_run_plain, on.client)),
+            OnDbos(on, process),
+        ]
 
 
 @contextlib.asynccontextmanager
-async def stage(modules: str, plain_runner: str = "sandbox") -> AsyncIterator[Stage]:
+async def stage(*modules: str, plain_runner: str = "sandbox") -> AsyncIterator[Stage]:
     """Bring up a stack with a worker for each contender; everything is stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="redrive-bench-") as directory:
         state = Path(directory)
-        async with Stack(Settings(), state_dir=state, modules=[modules], workers=0) as stack:
+        async with Stack(Settings(), state_dir=state, modules=modules, workers=0) as stack:
             environment = with_bytecode(worker_environment(stack.info, state_dir=state, embedded_temporal=True), state)
             address = stack.info.temporal_address
             workers = Supervisor(state / "logs")
             try:
                 await workers.start(
                     worker_program(REDRIVE, WORKER, environment, state / REDRIVE),
-                    _plain_program(address, environment, state / PLAIN, plain_runner),
+                    _plain_program(stack.info, environment, state / PLAIN, plain_runner),
                 )
                 client = await connect_temporal(Settings(temporal_address=address))
                 yield Stage(
@@ -79,7 +137,7 @@ async def stage(modules: str, plain_runner: str = "sandbox") -> AsyncIterator[St
                     redrive=Redrive(client, task_queue=stack.info.task_queue),
                     info=stack.info,
                     folder=state,
-                    server=psutil.Process(stack.info.children["temporal"]),
+                    environment=environment,
                     workers={name: psutil.Process(status.pid) for name, status in workers.statuses.items()},
                 )
             finally:
@@ -92,19 +150,55 @@ def with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]
     return kept | {"PYTHONPYCACHEPREFIX": str(state / "bytecode")}
 
 
-def _plain_program(address: str, environment: Mapping[str, str], ready_file: Path, runner: str) -> Program:
+def _plain_program(info: StackInfo, environment: Mapping[str, str], ready_file: Path, runner: str) -> Program:
+    words = (info.temporal_address, PLAIN, str(ready_file), runner)
     return Program(
         name=PLAIN,
         title="the plain worker",
-        command=[sys.executable, "-m", "tests.bench.plain_worker", address, PLAIN, str(ready_file), runner],
-        environment=environment,
+        command=[sys.executable, "-m", "tests.bench.plain_worker", *words],
+        environment={**environment, LETTERS_URL: owner_url(info)},
         directory=Path.cwd(),
         ready=partial(asyncio.to_thread, ready_file.exists),
     )
 
 
-async def _run_redrive(redrive: Redrive, steps: int) -> object:
-    started = await redrive.start(PIPELINES[steps], ORDER)
+@contextlib.asynccontextmanager
+async def _dbos(on: Stage) -> AsyncIterator[Process]:
+    """Start DBOS on the same PostgreSQL, in a database of its own, which it makes."""
+    url = owner_url(on.info).rpartition("/")[0] + "/dbos"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.dbos_steps"),
+        stdin=PIPE,
+        stdout=PIPE,
+        limit=_LINE_LIMIT,
+        env={**os.environ, **on.environment, DBOS_URL: url},
+    )
+    try:
+        await _line(process)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _asked(process: Process, line: str) -> bytes:
+    assert process.stdin
+    process.stdin.write(f"{line}\n".encode())
+    await process.stdin.drain()
+    return await _line(process)
+
+
+async def _line(process: Process) -> bytes:
+    assert process.stdout
+    line = await process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the DBOS process has ended with code {await process.wait()}")
+    return line
+
+
+async def _run_redrive(redrive: Redrive, pipelines: Mapping[int, Pipeline], steps: int) -> object:
+    started = await redrive.start(pipelines[steps], ORDER)
     return await redrive.result(started.run_id)
 
 

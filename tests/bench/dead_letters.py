@@ -1,83 +1,77 @@
-"""Compare dead letters with a plain workflow that parks and is signalled: `python -m tests.bench.dead_letters`.
+"""Compare dead letters with what one would write on Temporal: `python -m tests.bench.dead_letters`.
 
-Both contenders use the same server in the same minutes, in turns.
+All contenders use the same servers in the same minutes, in turns.
 """
 
 import argparse
 import asyncio
-import json
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import asyncpg
-from rich.console import Console
+from pydantic import BaseModel, TypeAdapter
 from rich.table import Table
 
-from redrive.errors import StackError
-from redrive.logs import configure_logging
 from tests.bench.contenders import PLAIN, REDRIVE, Stage, stage
-from tests.bench.letter_contenders import Parking, WithDeadLetters, WithSignals
-from tests.bench.letter_rounds import LetterComparison, LetterFigures, LetterRound, compare_letters, time_letters
+from tests.bench.letter_contenders import HAND_WRITTEN, HandWritten, Parking, SignalOnly, WithDeadLetters
+from tests.bench.letter_rounds import LetterFigures, LetterRound, letter_figures, time_letters
+from tests.bench.letter_steps import TABLE
+from tests.bench.measure import in_turn
+from tests.bench.program import count, run_program, shown
 from tests.conftest import owner_url
 
 TIME_LIMIT = 1200.0
 WARM_UP = 20
 
 
+class LetterCase(BaseModel):
+    """All contenders in one case."""
+
+    at_once: int
+    figures: list[LetterFigures]
+
+
+CASE_LIST = TypeAdapter(list[LetterCase])
+
+
 def main() -> None:
     """Run the benchmark as a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.dead_letters", description=__doc__.partition(":")[0])
-    parser.add_argument("--runs", type=int, default=150, help="runs of a contender in a round (one at once: a tenth)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each case")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    words = parser.parse_args()
-    configure_logging("warning")
-    code = 0
-    try:
-        comparisons = asyncio.run(bench(words.runs, words.rounds))
-        print(_as_json(comparisons)) if words.json else _show(comparisons)
-    except StackError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        code = 1
-    except TimeoutError:
-        print(f"bench: not done after {TIME_LIMIT:.0f} s; try fewer --runs or --rounds", file=sys.stderr)
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter shutdown with Temporal's native threads alive can crash; everything is stopped by now.
-    os._exit(code)
+    parser.add_argument("--runs", type=count, default=150, help="runs of a contender in a round (one at once: a tenth)")
+    parser.add_argument("--rounds", type=count, default=5, help="rounds of each case")
+    run_program(parser, lambda words: bench(words.runs, words.rounds), CASE_LIST, tables)
 
 
-async def bench(runs: int, rounds: int) -> list[LetterComparison]:
+async def bench(runs: int, rounds: int) -> list[LetterCase]:
     """Measure on a stack of its own."""
     async with asyncio.timeout(TIME_LIMIT), stage("tests.bench.letter_steps") as on:
         records = await asyncpg.connect(owner_url(on.info))
-        redrive = WithDeadLetters(on.redrive, records, on.workers[REDRIVE])
-        plain = WithSignals(on.client, on.workers[PLAIN])
+        await records.execute(TABLE)
+        everyone: list[Parking] = [
+            WithDeadLetters(on.redrive, records, on.workers[REDRIVE]),
+            HandWritten(on.client, records, on.workers[PLAIN]),
+            SignalOnly(on.client, on.workers[PLAIN]),
+        ]
         cases = [
-            await _case(on, redrive, plain, at_once=at_once, runs=count, rounds=rounds)
+            await _case(on, everyone, at_once=at_once, runs=count, rounds=rounds)
             for at_once, count in ((1, max(1, runs // 10)), (50, runs))
         ]
         await records.close()
         return cases
 
 
-async def _case(
-    on: Stage, redrive: Parking, plain: Parking, *, at_once: int, runs: int, rounds: int
-) -> LetterComparison:
+async def _case(on: Stage, everyone: list[Parking], *, at_once: int, runs: int, rounds: int) -> LetterCase:
     """Let the contenders take turns; who goes first changes from round to round."""
-    taken: dict[str, list[LetterRound]] = {redrive.name: [], plain.name: []}
+    taken: dict[str, list[LetterRound]] = {contender.name: [] for contender in everyone}
     for number in range(rounds + 1):
         count = runs if number else max(WARM_UP, at_once)
         print(f"{at_once} at once: round {number} of {rounds}", file=sys.stderr)
-        for contender in (redrive, plain) if number % 2 else (plain, redrive):
-            folder = _folder(on, f"{contender.name}-{at_once}-{number}")
-            measured = await time_letters(contender, on.server, folder, at_once=at_once, runs=count)
+        for contender in in_turn(everyone, number):
+            folder = _folder(on, f"{contender.name.replace(' ', '-')}-{at_once}-{number}")
+            measured = await time_letters(on, contender, folder, at_once=at_once, runs=count)
             if number:
                 taken[contender.name].append(measured)
-    return compare_letters(at_once, taken[redrive.name], taken[plain.name])
+    return LetterCase(at_once=at_once, figures=[letter_figures(name, taken) for name in taken])
 
 
 def _folder(on: Stage, name: str) -> Path:
@@ -86,36 +80,21 @@ def _folder(on: Stage, name: str) -> Path:
     return folder
 
 
-def _as_json(comparisons: Sequence[LetterComparison]) -> str:
-    cases = [comparison.model_dump() for comparison in comparisons]
-    return json.dumps({"cores": os.cpu_count(), "cases": cases}, indent=2)
-
-
-def _show(comparisons: Sequence[LetterComparison]) -> None:
-    heads = ("parked/s", "replays/s", "command to step p50 ms", "p99 ms", "worker CPU ms", "server CPU ms")
-    table = Table("at once", "as", title=f"Dead letters and replays, {os.cpu_count()} cores; CPU per run")
-    for head in (*heads, "ratio parked/s", "ratio replays/s"):
+def tables(cases: list[LetterCase]) -> list[Table]:
+    """Return the figures as tables."""
+    heads = ("parked/s", "replays/s", "command to step p50 ms", "p99 ms", "worker", "Temporal", "PostgreSQL")
+    table = Table("at once", "as", title="Dead letters and replays; CPU in ms per run")
+    for head in (*heads, "parked/s of hand-written", "replays/s of hand-written"):
         table.add_column(head, justify="right")
-    for case in comparisons:
-        ratios = [
-            f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in (case.parked_ratio, case.replays_ratio)
-        ]
-        table.add_row(str(case.at_once), *_cells(case.redrive), *ratios)
-        table.add_row(str(case.at_once), *_cells(case.plain), "", "", end_section=True)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-
-
-def _cells(figures: LetterFigures) -> list[str]:
-    numbers = (
-        figures.parked_per_s,
-        figures.replays_per_s,
-        figures.order_to_step_p50_ms,
-        figures.order_to_step_p99_ms,
-        figures.worker_cpu_ms,
-        figures.server_cpu_ms,
-    )
-    return [figures.contender, *(f"{number:.1f}" for number in numbers)]
+    for case in cases:
+        for each in case.figures:
+            waits = (each.command_to_step_p50_ms, each.command_to_step_p99_ms)
+            cpu = (each.cpu_ms[who] for who in ("worker", "temporal", "postgres"))
+            numbers = shown(each.parked_per_s, each.replays_per_s, *waits, *cpu)
+            ratios = [str(spreads.get(HAND_WRITTEN, "")) for spreads in (each.parked_ratios, each.replays_ratios)]
+            table.add_row(str(case.at_once), each.contender, *numbers, *ratios)
+        table.add_section()
+    return [table]
 
 
 if __name__ == "__main__":

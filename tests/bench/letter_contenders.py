@@ -1,9 +1,10 @@
-"""The two ways to park a run and to take it on: dead letters, and a plain workflow that is signalled."""
+"""The ways to park a run and to take it on: dead letters, a hand-written workflow, and the floor."""
 
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 from temporalio.client import Client
@@ -12,11 +13,13 @@ from redrive import Redrive
 from redrive.dead_letters import LetterId
 from tests.acceptance.live import insist
 from tests.bench.contenders import PLAIN, REDRIVE
-from tests.bench.letter_plain import ParkingRun
-from tests.bench.letter_steps import PARKED_FILE, PIPELINE, STEP, Errand
+from tests.bench.letter_plain import HandWrittenRun, ParkingRun
+from tests.bench.letter_steps import PARKED_FILE, PIPELINE, STEP, Done, Errand
 
 if TYPE_CHECKING:
     import asyncpg
+
+HAND_WRITTEN, SIGNAL_ONLY = "hand-written", "signal only"
 
 
 class Parking(Protocol):
@@ -37,7 +40,7 @@ class Parking(Protocol):
         """Count the runs of a round that are parked, with all that belongs to it."""
 
     async def command(self, folder: Path, run_id: str) -> None:
-        """Order one to go on."""
+        """Tell one to go on."""
 
     async def ended(self, run_id: str) -> None:
         """Wait until one has ended."""
@@ -71,7 +74,7 @@ class WithDeadLetters:
         letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
         answer = await insist(
             lambda: self.redrive.dead_letters.replay(
-                letter, requested_by="bench", reason="it is mended", request_id=run_id
+                letter, requested_by="bench", reason="it is fixed", request_id=run_id
             )
         )
         if not answer.accepted:
@@ -90,18 +93,52 @@ class WithDeadLetters:
 
 
 @dataclass(frozen=True)
-class WithSignals:
+class HandWritten:
+    """What one would write: a run is parked when its record is in PostgreSQL."""
+
+    client: Client
+    records: "asyncpg.Connection[asyncpg.Record]"
+    worker: psutil.Process
+    name: str = HAND_WRITTEN
+
+    async def start(self, errand: Errand) -> str:
+        """Start a run and return its id."""
+        return await _started(self.client, HandWrittenRun.run, errand)
+
+    async def parked(self, folder: Path) -> int:
+        """Count the records."""
+        return await self._count(folder, "pending")
+
+    async def command(self, folder: Path, run_id: str) -> None:
+        """Send the signal."""
+        await self.client.get_workflow_handle(run_id).signal(HandWrittenRun.replay)
+
+    async def ended(self, run_id: str) -> None:
+        """Wait until a run has ended."""
+        await self.client.get_workflow_handle(run_id).result()
+
+    async def settled(self, folder: Path) -> int:
+        """Count the records that are closed."""
+        return await self._count(folder, "replayed")
+
+    async def _count(self, folder: Path, status: str) -> int:
+        counted: int = await self.records.fetchval(
+            "SELECT count(*) FROM bench_letters WHERE round = $1 AND status = $2", folder.name, status
+        )
+        return counted
+
+
+@dataclass(frozen=True)
+class SignalOnly:
     """The floor."""
 
     client: Client
     worker: psutil.Process
-    name: str = PLAIN
+    name: str = SIGNAL_ONLY
 
     async def start(self, errand: Errand) -> str:
         """Start a run and return its id."""
-        run_id = f"plain-{uuid.uuid4().hex}"
-        await self.client.start_workflow(ParkingRun.run, errand, id=run_id, task_queue=PLAIN)
-        return run_id
+        return await _started(self.client, ParkingRun.run, errand)
 
     async def parked(self, folder: Path) -> int:
         """Count what the workflows have noted."""
@@ -118,4 +155,10 @@ class WithSignals:
 
     async def settled(self, folder: Path) -> int:
         """Nothing is written down: what has ended is settled."""
-        return len((folder / PARKED_FILE).read_text().splitlines())
+        return await self.parked(folder)
+
+
+async def _started(client: Client, run: Callable[[Any, Errand], Awaitable[Done]], errand: Errand) -> str:
+    run_id = f"plain-{uuid.uuid4().hex}"
+    await client.start_workflow(run, errand, id=run_id, task_queue=PLAIN)
+    return run_id

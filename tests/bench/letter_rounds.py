@@ -1,4 +1,4 @@
-"""Time rounds in which runs die and are replayed, and put rounds together into figures."""
+"""Time rounds in which runs fail and are replayed, and put rounds together into figures."""
 
 import asyncio
 import statistics
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
 from pydantic import BaseModel
 
+from tests.bench.contenders import PLAIN, REDRIVE, Stage
 from tests.bench.letter_contenders import Parking
-from tests.bench.letter_steps import MENDED_FILE, STEPS_FILE, Errand
+from tests.bench.letter_steps import FIXED_FILE, STEPS_FILE, Errand
+from tests.bench.measure import Cpu, Spread, percentile, ratios_of, used
 
 T = TypeVar("T")
 
@@ -22,54 +23,43 @@ POLL = 0.02
 
 @dataclass(frozen=True)
 class LetterRound:
-    """What one contender did in one round: seconds, all of them."""
+    """What one contender did in one round, in seconds."""
 
     runs: int
     parking: float
     replaying: float
     command_to_step: list[float]
-    worker_cpu: float
-    server_cpu: float
+    cpu: Cpu
 
 
 class LetterFigures(BaseModel):
-    """One contender in one case. Medians of rounds; percentiles over the runs of all rounds."""
+    """One contender in one case: medians of rounds; percentiles over all rounds; ratios to the others."""
 
     contender: str
     parked_per_s: float
     replays_per_s: float
-    order_to_step_p50_ms: float
-    order_to_step_p99_ms: float
-    worker_cpu_ms: float
-    server_cpu_ms: float
+    command_to_step_p50_ms: float
+    command_to_step_p99_ms: float
+    cpu_ms: dict[str, float]
+    parked_ratios: dict[str, Spread]
+    replays_ratios: dict[str, Spread]
 
 
-class LetterComparison(BaseModel):
-    """Both contenders in one case. Ratios are taken in each round: median, lowest, highest."""
-
-    at_once: int
-    redrive: LetterFigures
-    plain: LetterFigures
-    parked_ratio: tuple[float, float, float]
-    replays_ratio: tuple[float, float, float]
-
-
-async def time_letters(
-    contender: Parking, server: psutil.Process, folder: Path, *, at_once: int, runs: int
-) -> LetterRound:
-    """Let the runs die, so many at once; mend the cause; replay them all; measure."""
+async def time_letters(on: Stage, contender: Parking, folder: Path, *, at_once: int, runs: int) -> LetterRound:
+    """Let the runs fail, so many at once; fix the cause; replay them all; measure."""
+    owner = REDRIVE if contender.name == REDRIVE else PLAIN
     async with asyncio.timeout(ROUND_LIMIT):
-        before = _cpu(contender.worker, server)
+        before = on.cpu(owner)
         errands = [Errand(number=number, folder=folder) for number in range(runs)]
         began = time.perf_counter()
         ids = await side_by_side(at_once, errands, contender.start)
         await until(contender.parked, folder, runs)
         parking = time.perf_counter() - began
-        (folder / MENDED_FILE).touch()
-        ordered: dict[int, float] = {}
+        (folder / FIXED_FILE).touch()
+        sent: dict[int, float] = {}
 
         async def replay(errand: Errand) -> None:
-            ordered[errand.number] = time.time()
+            sent[errand.number] = time.time()
             await contender.command(folder, ids[errand.number])
             await contender.ended(ids[errand.number])
 
@@ -77,16 +67,15 @@ async def time_letters(
         await side_by_side(at_once, errands, replay)
         await until(contender.settled, folder, runs)
         replaying = time.perf_counter() - began
-        used = [now - then for now, then in zip(_cpu(contender.worker, server), before, strict=True)]
-        return LetterRound(runs, parking, replaying, _order_to_step(folder, ordered), *used)
+        return LetterRound(runs, parking, replaying, _command_to_step(folder, sent), used(before, on.cpu(owner)))
 
 
-def _order_to_step(folder: Path, ordered: dict[int, float]) -> list[float]:
+def _command_to_step(folder: Path, sent: dict[int, float]) -> list[float]:
     """Return how long after its command each step ran again."""
     lines = [line.split() for line in (folder / STEPS_FILE).read_text().splitlines()]
-    # In the order of time: the last run of a step is the one that was ordered.
+    # In the order of time: the last run of a step is the one after its command.
     ran = {int(number): float(at) for number, at in lines}
-    return [ran[number] - at for number, at in ordered.items()]
+    return [ran[number] - at for number, at in sent.items()]
 
 
 async def until(count: Callable[[Path], Awaitable[int]], folder: Path, wanted: int) -> None:
@@ -110,34 +99,19 @@ async def side_by_side(width: int, errands: Sequence[Errand], work: Callable[[Er
     return [results[errand.number] for errand in errands]
 
 
-def _cpu(*processes: psutil.Process) -> list[float]:
-    return [sum(process.cpu_times()[:2]) for process in processes]
-
-
-def compare_letters(at_once: int, redrive: Sequence[LetterRound], plain: Sequence[LetterRound]) -> LetterComparison:
-    """Compare the rounds of one case, pair by pair."""
-    pairs = list(zip(redrive, plain, strict=True))
-    return LetterComparison(
-        at_once=at_once,
-        redrive=_figures("redrive", redrive),
-        plain=_figures("plain", plain),
-        parked_ratio=_spread([theirs.parking / ours.parking for ours, theirs in pairs]),
-        replays_ratio=_spread([theirs.replaying / ours.replaying for ours, theirs in pairs]),
-    )
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
-    return statistics.median(values), min(values), max(values)
-
-
-def _figures(contender: str, rounds: Sequence[LetterRound]) -> LetterFigures:
+def letter_figures(name: str, taken: dict[str, list[LetterRound]]) -> LetterFigures:
+    """Put a contender's rounds together, and compare them with the others' of the same rounds."""
+    rounds = taken[name]
     waits = sorted(wait for one in rounds for wait in one.command_to_step)
+    parked = {other: [one.runs / one.parking for one in theirs] for other, theirs in taken.items()}
+    replays = {other: [one.runs / one.replaying for one in theirs] for other, theirs in taken.items()}
     return LetterFigures(
-        contender=contender,
-        parked_per_s=statistics.median(one.runs / one.parking for one in rounds),
-        replays_per_s=statistics.median(one.runs / one.replaying for one in rounds),
-        order_to_step_p50_ms=1000 * waits[len(waits) // 2],
-        order_to_step_p99_ms=1000 * waits[min(len(waits) - 1, int(0.99 * len(waits)))],
-        worker_cpu_ms=1000 * statistics.median(one.worker_cpu / one.runs for one in rounds),
-        server_cpu_ms=1000 * statistics.median(one.server_cpu / one.runs for one in rounds),
+        contender=name,
+        parked_per_s=statistics.median(parked[name]),
+        replays_per_s=statistics.median(replays[name]),
+        command_to_step_p50_ms=1000 * percentile(waits, 0.50),
+        command_to_step_p99_ms=1000 * percentile(waits, 0.99),
+        cpu_ms={who: 1000 * statistics.median(one.cpu[who] / one.runs for one in rounds) for who in rounds[0].cpu},
+        parked_ratios=ratios_of(name, parked),
+        replays_ratios=ratios_of(name, replays),
     )

@@ -21,9 +21,8 @@ from pydantic_core import to_json
 from redrive.categories import Category
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterFilter, LetterStatus
-from redrive.postgres.connection import connect
+from redrive.postgres.database import connect, open_pool
 from redrive.postgres.paging import Place, write_cursor
-from redrive.postgres.pool import open_pool
 from redrive.postgres.tenancy import Connection, Pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe

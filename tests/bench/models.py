@@ -1,4 +1,4 @@
-"""What the steps of both contenders take and return."""
+"""What the steps of all contenders take and return, and how DBOS is told its database."""
 
 from pydantic import BaseModel
 
@@ -14,3 +14,7 @@ class Receipt(BaseModel):
     """What a step returns."""
 
     number: int
+
+
+ORDER = Order(number=7, customer="c-1")
+DBOS_URL = "BENCH_DBOS_URL"

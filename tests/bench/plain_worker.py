@@ -1,6 +1,7 @@
 """The worker process of the plain workflows: `python -m tests.bench.plain_worker ADDRESS TASK_QUEUE READY_FILE RUNNER`.
 
-RUNNER is `sandbox`, as Temporal comes, or `bare`, as Redrive's worker runs its workflows.
+RUNNER is `sandbox`, as Temporal comes, or `bare`, as Redrive's worker runs its workflows. BENCH_LETTERS_URL names the
+database of the hand-written run's records.
 """
 
 import asyncio
@@ -11,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from tests.bench.letter_plain import ParkingRun
-from tests.bench.letter_steps import plain_fragile
+from tests.bench.letter_plain import HandWrittenRun, ParkingRun
+from tests.bench.letter_steps import URL, Records, close_record, plain_fragile, write_record
 from tests.bench.plain import PlainRun
 from tests.bench.plain_steps import STEPS
 
@@ -29,8 +31,9 @@ async def serve(address: str, task_queue: str, ready_file: Path, runner: Workflo
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await Client.connect(address, data_converter=pydantic_data_converter)
-    workflows: list[type] = [PlainRun, ParkingRun]
-    activities: list[Callable[..., Any]] = [*STEPS, plain_fragile]
+    Records.pool = await asyncpg.create_pool(os.environ[URL], min_size=0)
+    workflows: list[type] = [PlainRun, ParkingRun, HandWrittenRun]
+    activities: list[Callable[..., Any]] = [*STEPS, plain_fragile, write_record, close_record]
     worker = Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, workflow_runner=runner)
     async with worker:
         ready_file.touch()

@@ -24,8 +24,8 @@ from redrive.connection import connect_temporal
 from redrive.errors import StackError
 from redrive.logs import configure_logging
 from redrive.settings import Settings
+from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.stack import Stack
-from redrive.starter.stack.workers import worker_environment
 from tests.bench.contenders import with_bytecode
 from tests.bench.retry_celery import time_celery
 from tests.bench.retry_load import (

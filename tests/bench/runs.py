@@ -1,119 +1,85 @@
-"""Compare runs with the same steps as a plain Temporal workflow: `python -m tests.bench.runs`.
+"""Compare runs with the same steps as a plain Temporal workflow and on DBOS: `python -m tests.bench.runs`.
 
-Both contenders use the same server in the same minutes, in turns, because the speed of a machine changes from one
-minute to the next and a ratio of neighbours does not.
+All contenders use the same servers in the same minutes, in turns.
 """
 
 import argparse
 import asyncio
-import json
-import os
 import sys
-from collections.abc import Sequence
 
-from rich.console import Console
+from pydantic import BaseModel, TypeAdapter
 from rich.table import Table
 
-from redrive.errors import StackError
-from redrive.logs import configure_logging
-from tests.bench.contenders import Contender, contenders
-from tests.bench.measure import Comparison, Figures, Round, compare, time_round
+from tests.bench.contenders import DBOS, PLAIN, Contender, contenders
+from tests.bench.measure import Figures, Round, figures_of, in_turn
+from tests.bench.program import count, run_program, shown
 
 CASES = [(steps, at_once) for steps in (1, 3) for at_once in (1, 50)]
 WARM_UP = 20
 TIME_LIMIT = 1200.0
 
 
+class RunCase(BaseModel):
+    """All contenders in one case."""
+
+    steps: int
+    at_once: int
+    figures: list[Figures]
+
+
+CASE_LIST = TypeAdapter(list[RunCase])
+
+
 def main() -> None:
     """Run the benchmark as a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.runs", description=__doc__.partition(":")[0])
     parser.add_argument(
-        "--runs", type=_count, default=150, help="runs of a contender in a round (default 150; one at once: a fifth)"
+        "--runs", type=count, default=150, help="runs of a contender in a round (default 150; one at once: a fifth)"
     )
-    parser.add_argument("--rounds", type=_count, default=5, help="rounds of each case (default 5)")
+    parser.add_argument("--rounds", type=count, default=5, help="rounds of each case (default 5)")
     parser.add_argument(
         "--plain",
         choices=("sandbox", "bare"),
         default="sandbox",
         help="how the plain contender runs workflows: in Temporal's sandbox (as it comes), or bare, as Redrive does",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    words = parser.parse_args()
-    configure_logging("warning")
-    code = 0
-    try:
-        comparisons = asyncio.run(bench(words.runs, words.rounds, words.plain))
-        print(_as_json(comparisons)) if words.json else _show(comparisons)
-    except StackError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        code = 1
-    except TimeoutError:
-        print(f"bench: not done after {TIME_LIMIT:.0f} s; try fewer --runs or --rounds", file=sys.stderr)
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter shutdown with Temporal's native threads alive can crash; everything is stopped by now.
-    os._exit(code)
+    run_program(parser, lambda words: bench(words.runs, words.rounds, words.plain), CASE_LIST, tables)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 10_000:
-        raise argparse.ArgumentTypeError("a number from 1 to 10000 is needed")
-    return number
-
-
-async def bench(runs: int, rounds: int, plain_runner: str) -> list[Comparison]:
+async def bench(runs: int, rounds: int, plain_runner: str = "sandbox") -> list[RunCase]:
     """Measure every case on a stack of its own."""
-    async with asyncio.timeout(TIME_LIMIT), contenders(plain_runner) as (redrive, plain):
+    async with asyncio.timeout(TIME_LIMIT), contenders(plain_runner) as everyone:
         return [
-            await _case(redrive, plain, steps=steps, at_once=at_once, runs=runs, rounds=rounds)
-            for steps, at_once in CASES
+            await _case(everyone, steps=steps, at_once=at_once, runs=runs, rounds=rounds) for steps, at_once in CASES
         ]
 
 
-async def _case(
-    redrive: Contender, plain: Contender, *, steps: int, at_once: int, runs: int, rounds: int
-) -> Comparison:
+async def _case(everyone: list[Contender], *, steps: int, at_once: int, runs: int, rounds: int) -> RunCase:
     """Let the contenders take turns; who goes first changes from round to round."""
     runs = runs if at_once > 1 else max(1, runs // 5)
-    taken: dict[str, list[Round]] = {redrive.name: [], plain.name: []}
-    for contender in (redrive, plain):
-        await time_round(contender, steps=steps, at_once=at_once, runs=max(WARM_UP, at_once))
+    taken: dict[str, list[Round]] = {contender.name: [] for contender in everyone}
+    for contender in everyone:
+        await contender.round(steps=steps, at_once=at_once, runs=max(WARM_UP, at_once))
     for number in range(rounds):
         print(f"{steps} step(s), {at_once} at once: round {number + 1} of {rounds}", file=sys.stderr)
-        for contender in (redrive, plain) if number % 2 else (plain, redrive):
-            taken[contender.name].append(await time_round(contender, steps=steps, at_once=at_once, runs=runs))
-    return compare(steps, at_once, taken[redrive.name], taken[plain.name])
+        for contender in in_turn(everyone, number):
+            taken[contender.name].append(await contender.round(steps=steps, at_once=at_once, runs=runs))
+    return RunCase(steps=steps, at_once=at_once, figures=[figures_of(name, taken) for name in taken])
 
 
-def _as_json(comparisons: Sequence[Comparison]) -> str:
-    cases = [comparison.model_dump() for comparison in comparisons]
-    return json.dumps({"cores": os.cpu_count(), "cases": cases}, indent=2)
-
-
-def _show(comparisons: Sequence[Comparison]) -> None:
-    heads = ("runs/s", "p50 ms", "p99 ms", "worker CPU ms", "client CPU ms", "server CPU ms")
-    table = Table("steps", "at once", "as", title=f"Redrive and plain Temporal, {os.cpu_count()} cores; CPU per run")
-    for head in (*heads, "ratio of runs/s"):
+def tables(cases: list[RunCase]) -> list[Table]:
+    """Return the figures as tables."""
+    table = Table("steps", "at once", "as", title="Runs; CPU in ms per run; ratios of runs/s")
+    for head in ("runs/s", "p50 ms", "p99 ms", "worker", "caller", "Temporal", "PostgreSQL", "of plain", "of DBOS"):
         table.add_column(head, justify="right")
-    for case in comparisons:
-        ratio = f"{case.ratio:.2f} ({case.ratio_low:.2f}-{case.ratio_high:.2f})"
-        table.add_row(*_cells(case.redrive), ratio)
-        table.add_row(*_cells(case.plain), "", end_section=True)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
-
-
-def _cells(figures: Figures) -> list[str]:
-    numbers = (
-        figures.runs_per_s,
-        figures.p50_ms,
-        figures.p99_ms,
-        figures.worker_cpu_ms,
-        figures.client_cpu_ms,
-        figures.server_cpu_ms,
-    )
-    return [str(figures.steps), str(figures.at_once), figures.contender, *(f"{number:.1f}" for number in numbers)]
+    for case in cases:
+        for each in case.figures:
+            cpu = [each.cpu_ms.get(who, 0.0) for who in ("worker", "caller", "temporal", "postgres")]
+            numbers = shown(each.per_s, each.p50_ms, each.p99_ms, *cpu)
+            ratios = (str(each.ratios.get(other, "")) for other in (PLAIN, DBOS))
+            table.add_row(str(case.steps), str(case.at_once), each.contender, *numbers, *ratios)
+        table.add_section()
+    return [table]
 
 
 if __name__ == "__main__":

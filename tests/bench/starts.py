@@ -6,30 +6,28 @@ the same minutes, in turns.
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rich.console import Console
+from pydantic import BaseModel, TypeAdapter
 from rich.table import Table
 
 from redrive import Redrive, Registry
 from redrive.idempotency.postgres_claims import PostgresClaims
-from redrive.logs import configure_logging
 from redrive.modules import DEFAULT_REGISTRY
 from redrive.published_catalogs import Publication, PublishedCatalogs
-from tests.bench.contenders import ORDER, Stage, stage
-from tests.bench.keys import Figures, Round, Way, figures_of, time_round
+from tests.bench.contenders import Stage, stage
+from tests.bench.keys import way_tables
+from tests.bench.measure import Call, WayCase, compare_ways
+from tests.bench.models import ORDER
 from tests.bench.modules import PIPELINES
+from tests.bench.program import count, run_program
 
 WITH, WITHOUT = "with the code", "without"
 NOBODY = "nobody"
 PIPELINE = PIPELINES[1].name
-AT_ONCE = (1, 50)
-WARM_UP = 20
 
 Callers = dict[str, Redrive]
 
@@ -45,12 +43,27 @@ async def callers(on: Stage, task_queue: str) -> AsyncIterator[Callers]:
         yield {WITH: having, WITHOUT: lacking}
 
 
-def starting(redrive: Redrive) -> Way:
+class Burst(BaseModel):
+    """Many starts at once."""
+
+    starts: int
+    errors: int
+    seconds: float
+
+
+class StartReport(BaseModel):
+    """Starts and runs by both callers, and the burst."""
+
+    cases: list[WayCase]
+    burst: Burst
+
+
+def starting(redrive: Redrive) -> Call:
     """Return a way that makes a start."""
     return lambda: redrive.start(PIPELINE, ORDER)
 
 
-def running(redrive: Redrive) -> Way:
+def running(redrive: Redrive) -> Call:
     """Return a way that makes a run and waits for its result."""
 
     async def run() -> object:
@@ -59,41 +72,33 @@ def running(redrive: Redrive) -> Way:
     return run
 
 
-async def compare(what: str, ways: dict[str, Way], starts: int, rounds: int) -> list[Figures]:
-    """Let both take turns; who goes first changes from round to round."""
-    figures: list[Figures] = []
-    for at_once in AT_ONCE:
-        count = starts if at_once > 1 else max(1, starts // 5)
-        taken: dict[str, list[Round]] = {name: [] for name in ways}
-        for way in ways.values():
-            await time_round(way, at_once, WARM_UP)
-        for number in range(rounds):
-            for name in ways if number % 2 else reversed(ways):
-                taken[name].append(await time_round(ways[name], at_once, count))
-        figures += [figures_of(f"{what} {name}", at_once, taken[name], taken[WITH]) for name in ways]
-    return figures
+async def _compare(what: str, ways: dict[str, Call], starts: int, rounds: int) -> list[WayCase]:
+    return [
+        await compare_ways(what, ways, at_once=at_once, count=number, rounds=rounds)
+        for at_once, number in ((1, max(1, starts // 5)), (50, starts))
+    ]
 
 
-async def burst(redrive: Redrive, count: int) -> dict[str, float]:
+async def burst(redrive: Redrive, number: int) -> Burst:
     """Start so many at once, and count the errors."""
     began = time.perf_counter()
-    answers = await asyncio.gather(*(redrive.start(PIPELINE, ORDER) for _ in range(count)), return_exceptions=True)
+    answers = await asyncio.gather(*(redrive.start(PIPELINE, ORDER) for _ in range(number)), return_exceptions=True)
     took = time.perf_counter() - began
     problems = [answer for answer in answers if isinstance(answer, BaseException)]
     for problem in problems[:3]:
         print(f"bench: {problem!r}", file=sys.stderr)
-    return {"starts": count, "errors": len(problems), "seconds": round(took, 1), "per_s": round(count / took)}
+    return Burst(starts=number, errors=len(problems), seconds=took)
 
 
-async def bench(starts: int, rounds: int, at_once: int) -> tuple[list[Figures], dict[str, float]]:
+async def bench(starts: int, rounds: int, at_once: int) -> StartReport:
     """Measure everything on a stack of its own."""
     async with stage("tests.bench.modules") as on:
         async with callers(on, NOBODY) as known:
             await _publish(on)
-            figures = await compare("start", {name: starting(each) for name, each in known.items()}, starts, rounds)
+            cases = await _compare("starts", {name: starting(each) for name, each in known.items()}, starts, rounds)
         async with callers(on, on.info.task_queue) as known:
-            figures += await compare("run", {name: running(each) for name, each in known.items()}, starts, rounds)
-            return figures, await burst(known[WITHOUT], at_once)
+            cases += await _compare("runs", {name: running(each) for name, each in known.items()}, starts, rounds)
+            return StartReport(cases=cases, burst=await burst(known[WITHOUT], at_once))
 
 
 async def _publish(on: Stage) -> None:
@@ -108,34 +113,25 @@ async def _publish(on: Stage) -> None:
     await claims.close()
 
 
-def _show(figures: list[Figures], burst: dict[str, float]) -> None:
-    table = Table("at once", "way", "per s", "p50 ms", "p99 ms", "ratio", title=f"{os.cpu_count()} cores")
-    for each in figures:
-        ratio = f"{each.ratio:.2f} ({each.ratio_low:.2f}-{each.ratio_high:.2f})"
-        table.add_row(
-            str(each.at_once), each.way, f"{each.per_s:.0f}", f"{each.p50_ms:.1f}", f"{each.p99_ms:.1f}", ratio
-        )
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-    print("{starts} starts at once without the code: {errors} errors, {seconds} s, {per_s} a second".format(**burst))
+def tables(report: StartReport) -> list[Table]:
+    """Return the figures as tables."""
+    burst = report.burst
+    title = f"{burst.starts} starts at once without the code: {burst.errors} errors, {burst.seconds:.1f} s"
+    return way_tables(report.cases, title, WITH)
 
 
 def main() -> None:
     """Run the benchmark as a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.starts", description=__doc__.partition(":")[0])
-    parser.add_argument("--starts", type=int, default=150, help="starts of a caller in a round (one at once: a fifth)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each case")
-    parser.add_argument("--burst", type=int, default=2000, help="starts at once")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    words = parser.parse_args()
-    configure_logging("warning")
-    figures, at_once = asyncio.run(bench(words.starts, words.rounds, words.burst))
-    if words.json:
-        print(json.dumps({"ways": [each.model_dump() for each in figures], "burst": at_once}, indent=2))
-    else:
-        _show(figures, at_once)
-    sys.stdout.flush()
-    # Interpreter shutdown with Temporal's native threads alive can crash; everything is stopped by now.
-    os._exit(1 if at_once["errors"] else 0)
+    parser.add_argument("--starts", type=count, default=150, help="starts in a round (one at once: a fifth)")
+    parser.add_argument("--rounds", type=count, default=5, help="rounds of each case")
+    parser.add_argument("--burst", type=count, default=2000, help="starts at once")
+    run_program(
+        parser,
+        lambda words: bench(words.starts, words.rounds, words.burst),
+        TypeAdapter(StartReport),
+        tables,
+    )
 
 
 if __name__ == "__main__":

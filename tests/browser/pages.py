@@ -16,11 +16,10 @@ from playwright.async_api import Browser, Page, expect
 from redrive.access import Role
 from redrive.connection import access_database_url, database_url, owner_database_url
 from redrive.console.app import build_app
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.access.sign_in_links import create_link
-from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
+from redrive.store.access import TokenRequest, create_link, create_owner_token, create_token
 from tests.conftest import Running
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant

@@ -85,3 +85,32 @@ async def start(page: Page, cases: list[Case]) -> None:
     await expect(page.locator(".figures")).to_contain_text(re.compile(r"Applied\s*2"))
     for case in cases:
         await case.until(RunStatus.SUCCESS)
+
+
+async def test_an_approved_edit_is_started_by_one_button(running: Running, pages: Pages) -> None:
+    """Asked for by one admin, approved by the other, who starts it: the edit goes with it, and nothing is retyped."""
+    case = await case_of(running, pages).park("second")
+    case.mend()
+    letter = f"/dead-letters/{case.letter('second').workflow_id}"
+    ann = await pages.signed_in(token={"name": "ann"})
+    ben = await pages.signed_in(token={"name": "ben"})
+    await ann.goto(letter)
+    await ann.get_by_text("Edit the input").click()
+    text = await ann.get_by_label("Input as JSON").input_value()
+    await ann.get_by_label("Input as JSON").fill(text.replace('"n": 1', '"n": 41'))
+    await expect(ann.locator(".check")).to_contain_text("Changes n")
+    replay = ann.locator("form[data-planned]")
+    await replay.get_by_label("Reason").fill("a typo")
+    await replay.get_by_role("button", name="Replay").click()
+    await expect(ann.locator(".approval")).to_contain_text("another admin approves it here")
+    await expect(ann.get_by_role("button", name="Replay")).to_be_hidden()
+
+    await ben.goto("/bulk")
+    await ben.locator(".waiting").get_by_role("link", name="replay with an edit").click()
+    await ben.get_by_label("Why you approve").fill("looked at it")
+    await ben.get_by_role("button", name="Approve").click()
+    assert await serious_violations(ben) == []
+    await ben.get_by_role("button", name="Replay with this edit").click()
+    await expect(ann.locator(".cause .status")).to_have_text("replayed")
+    await case.until(RunStatus.SUCCESS)
+    assert case.service.calls[-2].given.n == 41

@@ -10,10 +10,10 @@ from playwright.async_api import Browser, ConsoleMessage, expect
 from temporalio.client import Client
 
 from redrive.access import Role
-from redrive.console.cookies import SESSION
+from redrive.console.authentication import SESSION
 from redrive.settings import Settings
+from redrive.starter.stack.children import Supervisor
 from redrive.starter.stack.ports import reserve
-from redrive.starter.stack.supervisor import Supervisor
 from redrive.starter.stack.temporal_server import WEB_UI_PATH, TemporalServer, find_temporal
 from tests.browser.pages import PATIENCE, Pages, serving
 from tests.conftest import eventually

@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 
 from redrive.access import Role
-from redrive.postgres.connection import DRIVER_ERRORS
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
-from redrive.store.access.tokens import TokenRequest, create_token
+from redrive.postgres.database import ACCESS_ROLE, DRIVER_ERRORS, open_pool
+from redrive.store.access import TokenRequest, create_token
 from tests.chaos.case import TENANT, Case, silent
 
 REQUEST = "everything"

@@ -14,9 +14,8 @@ from redrive import Redrive, RunStatus
 from redrive.contracts import RunResult
 from redrive.dead_letters import Answer, LetterId
 from redrive.errors import RedriveError, Unavailable
-from redrive.postgres.connection import DRIVER_ERRORS
-from redrive.postgres.pool import open_pool
-from redrive.store.audit.log import verify
+from redrive.postgres.database import DRIVER_ERRORS, open_pool
+from redrive.store.audit import verify
 from tests.acceptance.live import Sink
 from tests.chaos.modules import FRAGILE, LATER, PIPELINE
 

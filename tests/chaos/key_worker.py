@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from redrive import worker
-from redrive.activities import run_ends
-from redrive.store.runs.rows import put_finished
+from redrive.activities import run_records
+from redrive.store.runs import put_finished
 from tests.chaos.key_caller import die
 
 
@@ -16,5 +16,5 @@ async def _dying(*arguments: Any, **fields: Any) -> None:
 
 
 if __name__ == "__main__":
-    vars(run_ends)["put_finished"] = _dying
+    vars(run_records)["put_finished"] = _dying
     worker.main()

@@ -26,7 +26,7 @@ from redrive.logs import configure_logging
 from redrive.postgres.database import Database
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
-from redrive.store.keys.rows import get_key
+from redrive.store.keys import get_key
 from redrive.worker import running_worker
 from tests.chaos.key_burst import Burst
 from tests.chaos.key_caller import CallerConfig, keyed_registry

@@ -19,9 +19,9 @@ from redrive.connection import connect_temporal
 from redrive.errors import StackError
 from redrive.logs import configure_logging
 from redrive.settings import Settings
-from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.children import ChildState
+from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.stack import Stack
-from redrive.starter.stack.workers import worker_environment
 from tests.bench.contenders import with_bytecode
 from tests.chaos.case import clock
 from tests.chaos.retry_case import RetryCase, shown

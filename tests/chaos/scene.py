@@ -10,8 +10,8 @@ from pathlib import Path
 from redrive import Redrive
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
+from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.stack import Stack
-from redrive.starter.stack.workers import worker_environment
 from tests.acceptance.live import Sink
 from tests.bench.contenders import with_bytecode
 from tests.chaos.case import Case

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from redrive.starter.stack.programs import WORKER
 from redrive.starter.stack.stack import Stack
-from redrive.starter.stack.workers import WORKER
 from tests.integration.dead_letters.processes import stopped
 
 ROOT = Path(__file__).parents[2]

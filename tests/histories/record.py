@@ -33,6 +33,7 @@ from redrive.settings import AlertSettings, Settings
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.temporal_server import find_temporal
 from redrive.worker import running_worker
+from redrive.workflows.step_execution import FIRST_TASK
 from tests.conftest import eventually
 from tests.integration.dead_letters.processes import stopped
 from tests.integration.runs.samples import Number, ended, milliseconds, quick
@@ -53,7 +54,7 @@ def _registry(broken: set[str]) -> Registry:
     registry = Registry()
 
     def add(name: str) -> Module[Number, Number]:
-        @registry.module(name, policy=quick(base=milliseconds(10)))
+        @registry.module(name, policy=quick(base=milliseconds(10), timeout=5))
         async def count(ctx: ModuleContext, given: Number) -> Number:
             if name in broken:
                 raise Terminal(f"{name} is broken")
@@ -61,7 +62,7 @@ def _registry(broken: set[str]) -> Registry:
 
         return count
 
-    @registry.module("flaky", policy=quick(base=milliseconds(10)))
+    @registry.module("flaky", policy=quick(base=milliseconds(10), timeout=5))
     async def flaky(ctx: ModuleContext, given: Number) -> Number:
         if ctx.attempt < 3:
             raise Transient(f"try {ctx.attempt}")
@@ -71,11 +72,24 @@ def _registry(broken: set[str]) -> Registry:
     async def patient(ctx: ModuleContext, given: Waiting) -> Number:
         raise Transient("later")
 
+    @registry.module("doze", policy=quick(timeout=5))
+    async def doze(ctx: ModuleContext, given: Number) -> Number:
+        await asyncio.sleep(4)
+        return given
+
+    @registry.module("yawn", policy=quick(timeout=5))
+    async def yawn(ctx: ModuleContext, given: Number) -> Number:
+        await asyncio.sleep(4.5)
+        return given
+
     steps = [add(f"count-{number}") for number in range(1, 9)]
     Pipeline("three", *steps[:3], registry=registry)
     Pipeline("healing", steps[0], flaky, steps[1], registry=registry)
     Pipeline("waiting", steps[0], patient, steps[1], registry=registry)
     Pipeline("long", *steps, registry=registry)
+    Pipeline("fast", *steps[:3], fast=True, registry=registry)
+    Pipeline("fast-healing", steps[0], flaky, steps[1], fast=True, registry=registry)
+    Pipeline("fast-dozing", doze, yawn, *steps[:2], fast=True, registry=registry)
     return registry
 
 
@@ -323,11 +337,13 @@ async def _continued(recorder: Recorder) -> None:
 
 
 async def _letter_continued(recorder: Recorder) -> None:
-    """Refused so often that the letter's history is cut short, then replayed."""
+    """Refused so often, by the run and through the letter, that both histories are cut short, then replayed."""
     run_id = await recorder.park("letter-continued", "count-2")
+    letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
     for _ in range(8):
         answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
         assert not answer.accepted, answer
+        await letter.signal("replay", "nonsense")
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
     await recorder.keep_both("continued_when_parked", run_id)
@@ -360,24 +376,56 @@ async def _edited(recorder: Recorder) -> None:
     await recorder.keep("edited", run_id)
 
 
-async def _proved(recorder: Recorder) -> None:
-    """A command sent to the run by hand, unreadable and without a proof, is refused; one through the record is not."""
-    run_id = await recorder.park("proved", "count-2")
+async def _by_hand(recorder: Recorder) -> None:
+    """Commands sent to the run by hand: an unreadable one, one that waits for the database, and an update."""
+    run_id = await recorder.park("by-hand", "count-2")
     run = recorder.client.get_workflow_handle(run_id)
-    letter = LetterId(tenant="default", run_id=run_id, step="count-2")
-    await run.signal(RunSignal.COMMAND, "nonsense")
-    command = {"verb": Verb.DISCARD, "request_id": "by-hand", "requested_by": "eve", "reason": "a history"}
-    await run.signal(RunSignal.COMMAND, {"step": letter.step, "cycle": 1, "command": command})
+    await run.signal(Verb.REPLAY, "nonsense")
+    command = {"request_id": "by-hand", "requested_by": "eve", "reason": "a history"}
     with stopped(recorder.postgres):
-        await run.signal(RunSignal.COMMAND, {"step": letter.step, "cycle": 1, "command": command})
+        await run.signal(Verb.REPLAY, command)
 
         async def is_asked_elsewhere() -> bool:
             return bool((await run.describe()).raw_description.pending_activities)
 
         await eventually(is_asked_elsewhere)
+
+    async def is_parked_again() -> bool:
+        view = await recorder.redrive.status(run_id)
+        return view.status is RunStatus.DLQ_PENDING and view.steps[1].cycle == 2
+
+    await eventually(is_parked_again)
+    recorder.mend()
+    await _accepted(run.execute_update(Verb.REPLAY, command | {"request_id": "update"}, result_type=Answer))
+    await ended(recorder.redrive, run_id)
+    await recorder.keep_both("by_hand", run_id)
+
+
+async def _fast(recorder: Recorder) -> None:
+    """Steps inside the workflow task: all of them, until one fails, for longer than a task, until one is dead."""
+    for name, pipeline in (("fast", "fast"), ("fast_healed", "fast-healing"), ("fast_and_long", "fast-dozing")):
+        run_id = await recorder.start(pipeline, name)
+        await recorder.redrive.result(run_id)
+        await recorder.keep(name, run_id)
+    run_id = await recorder.park("fast-replayed", "count-2", pipeline="fast")
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
-    await recorder.keep_both("proved", run_id)
+    await ended(recorder.redrive, run_id)
+    await recorder.keep("fast_replayed", run_id)
+
+
+async def _fast_again(recorder: Recorder) -> None:
+    """A signal comes while the last steps are inside the workflow task: Temporal refuses the task, they run again."""
+    run_id = await recorder.start("fast-dozing", "fast-again")
+    handle = recorder.client.get_workflow_handle(run_id)
+
+    async def is_in_the_last_task() -> bool:
+        return (await handle.describe()).history_length > FIRST_TASK
+
+    await eventually(is_in_the_last_task)
+    await handle.signal(RunSignal.REPORT)
+    await ended(recorder.redrive, run_id)
+    await recorder.keep("fast_again", run_id)
 
 
 async def _looked_after(recorder: Recorder) -> None:
@@ -403,8 +451,10 @@ SCENES: list[Scene] = [
     _reported_again,
     _record_timed_out,
     _followed_up,
-    _proved,
+    _by_hand,
     _looked_after,
+    _fast,
+    _fast_again,
 ]
 LONG_SCENES: list[Scene] = [_continued, _letter_continued]
 

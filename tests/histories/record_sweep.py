@@ -11,7 +11,7 @@ from temporalio.worker import Worker
 from redrive.contracts import Activity, SweepInput, Workflow
 from redrive.processes.temporal import workflow_runner
 from redrive.starter.stack.temporal_server import find_temporal
-from redrive.workflows.retry_sweep import RetrySweep
+from redrive.workflows.maintenance import RetrySweep
 from tests.conftest import eventually
 from tests.histories.record import EVENTS_BEFORE_CONTINUE, HERE, TASK_QUEUE, scrubbed
 

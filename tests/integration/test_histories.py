@@ -20,7 +20,7 @@ from temporalio.workflow import NondeterminismError
 from redrive.contracts import Workflow
 from redrive.processes.temporal import workflow_runner
 from redrive.worker import WORKFLOWS
-from redrive.workflows.retry_sweep import RetrySweep
+from redrive.workflows.maintenance import RetrySweep
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
 RUNS = {
@@ -39,7 +39,12 @@ RUNS = {
     "continued_when_parked_1",
     "edited",
     "reported_again",
-    "proved",
+    "by_hand",
+    "fast",
+    "fast_healed",
+    "fast_and_long",
+    "fast_replayed",
+    "fast_again",
 }
 LETTERS = {
     "letter_replayed",
@@ -52,7 +57,7 @@ LETTERS = {
     "letter_continued_when_parked_1",
     "letter_continued_when_parked_2",
     "letter_reported_again",
-    "letter_proved",
+    "letter_by_hand",
 }
 OTHERS = {
     "alert_follow_up",

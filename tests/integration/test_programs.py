@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from redrive.contracts import LABELS_ATTRIBUTE
 from redrive.starter.stack.state import StackInfo
+from redrive.starter.stack.temporal_server import TemporalServer, find_temporal
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +109,22 @@ async def test_wrong_settings_are_one_sentence(tmp_path: Path, words: list[str])
     assert await asyncio.wait_for(process.wait(), 45) == 1
     assert "REDRIVE_STALL_LIMIT" in log.read_text()
     assert "Traceback" not in log.read_text()
+
+
+async def test_a_server_with_data_of_an_earlier_release_gets_what_it_lacks(tmp_path: Path) -> None:
+    """The embedded Temporal server registers search attributes in new data alone: the one of labels is added."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        ports = first.getsockname()[1], second.getsockname()[1]
+    server = TemporalServer(find_temporal(), tmp_path / "temporal.db", *ports)
+    words = server.command
+    at = words.index(f"{LABELS_ATTRIBUTE}=KeywordList")
+    for command in (words[: at - 1] + words[at + 1 :], words):
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+        try:
+            # Data without it is ready as soon as it has been added; data that has it stays so.
+            await eventually(server.is_ready)
+        finally:
+            process.terminate()
+            await process.wait()

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings
 
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.rabbitmq.settings import RetrySettings
-from redrive.contracts import SearchAttribute
+from redrive.contracts import LABELS_ATTRIBUTE, SearchAttribute
 from redrive.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +189,7 @@ def test_setup_scripts_exist() -> None:
 
 def test_search_attributes_are_those_of_the_contracts() -> None:
     """The namespace gets exactly the search attributes that runs set."""
-    assert SERVICES["temporal-namespace"]["command"][1:] == list(SearchAttribute)
+    assert SERVICES["temporal-namespace"]["command"][1:] == [*SearchAttribute, f"{LABELS_ATTRIBUTE}=KeywordList"]
 
 
 def test_worker_and_namespace_setup_name_the_same_server() -> None:

@@ -18,14 +18,15 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from redrive import InvalidInput
-from redrive.console.approvals import plan_hash
-from redrive.console.body_limits import _check
+from redrive.classify import fingerprint
+from redrive.console.api.dead_letters import plan_hash
 from redrive.console.message_contents import WRITTEN, content
 from redrive.console.problems import Refusal
+from redrive.console.request_limits import _check
 from redrive.console.web.edits import check_input
-from redrive.console.web.template_filters import json_text
+from redrive.console.web.render import json_text
 from redrive.contracts import ELEMENT_LIMIT, MIB, NAME_LIMIT, RunInput
-from redrive.dead_letters import Exhausted, Replay, RunCommand
+from redrive.dead_letters import Exhausted, Replay
 from redrive.documents import (
     PATHS_NAMED,
     changed_paths,
@@ -38,12 +39,11 @@ from redrive.documents import (
 )
 from redrive.errors import RedriveError, TooLarge
 from redrive.events import parse_envelope
-from redrive.fingerprints import fingerprint
 from redrive.keys import request_hash
 from redrive.levels import PATH_LIMIT
-from redrive.postgres.text import json_text as stored_text
+from redrive.postgres.values import json_text as stored_text
 from redrive.redaction.redactor import Redactor
-from redrive.starter.cli.dead_letters.edits import parse_object
+from redrive.starter.cli.dead_letters.commands import parse_object
 from redrive.store.dead_letters.models import LetterRecord
 from redrive.workflows.inputs import read_command, read_message, read_run_input
 from tests.hostile.documents import Document, around, corpus
@@ -76,9 +76,6 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "a command": lambda data: read_command([raw(data)], "replay"),
     "a command's edit": lambda data: read_command([raw(around("input_patch", data, **COMMAND))], "replay"),
     "a message": lambda data: read_message(Exhausted, [raw(data)]),
-    "an accepted command": lambda data: read_message(
-        RunCommand, [raw(around("command", around("input_patch", data, verb="replay", **COMMAND), step="s", cycle=1))]
-    ),
     "an event": lambda data: parse_envelope(around("payload", data, dedupeKey="k", type="t", source="s")),
     "an option": lambda data: parse_object("--patch", data),
     "an edited input": lambda data: check_input({"a": ["b"]}, data.decode("utf-8", "replace"), SCHEMA),

@@ -83,7 +83,9 @@ def test_every_log_event_is_documented() -> None:
         ROOT / "worker.py",
     ]
     # A program's `failed` is the event that tells why it cannot go on.
-    call = re.compile(r"(?:log\.(?:debug|info|warning|error|exception)\(\s*|failed=)\"([a-z_]+\.[a-z_]+)\"")
+    call = re.compile(
+        r"(?:log\.(?:debug|info|warning|error|exception)\(\s*|failed=|record\.msg = )\"([a-z_]+\.[a-z_]+)\""
+    )
     logged = {event for path in sources for event in call.findall(path.read_text())}
     rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(logged)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
+from pydantic_core import from_json, to_json
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -19,18 +20,26 @@ from redrive.bridges.events.settings import EventSettings
 from redrive.client import ANSWER_TIMEOUT
 from redrive.contracts import Query, RunInput, StepSnapshot
 from redrive.dead_letters import Answer, LetterId, Mode, Replay, RunDocument
+from redrive.documents import merge_patch
 from redrive.errors import EventNotFound, InvalidInput, RedriveError, RunNotFound, Unavailable, VersionChanged
 from redrive.keys import run_id_for_key
 from redrive.postgres.database import Database
 from redrive.postgres.tenancy import QUARANTINE
 from redrive.settings import Settings
 from redrive.starts import start_run
+from redrive.store.broker_records import assign_dead_event, check_assignment
 from redrive.store.dead_letters.commands import first_answer
-from redrive.store.events.commands import begin_replay, end_replay
-from redrive.store.events.dead import DeadEvent, Failure, get_dead_event, message_of
-from redrive.store.events.records import Projection, ProjectionStatus, StoredEvent, get_event, projections_of
-from redrive.store.events.replays import NewReplay, put_replay, put_start
-from redrive.store.quarantine import assign_dead_event, check_assignment
+from redrive.store.events.dead import DeadEvent, Failure, begin_replay, end_replay, get_dead_event, message_of
+from redrive.store.events.records import (
+    NewReplay,
+    Projection,
+    ProjectionStatus,
+    StoredEvent,
+    get_event,
+    projections_of,
+    put_replay,
+    put_start,
+)
 
 
 class Replayed(BaseModel):
@@ -100,10 +109,12 @@ class EventReplays:
         versions: frozenset[str] | None = None,
         *,
         assign_to: str | None = None,
+        message: str | None = None,
     ) -> Answer:
         """Try again to make a run of a stored message, in the tenant that has it.
 
-        One in quarantine has none: it is first assigned to `assign_to`.
+        One in quarantine has none: it is first assigned to `assign_to`. The command's `input_patch` edits a message
+        that is a JSON object; `message` takes the place of any other one. The stored message stays as it was received.
         """
         pool = await self._database.pool()
         known = await get_dead_event(pool, tenant, dead_id)
@@ -111,8 +122,9 @@ class EventReplays:
             raise _no_dead_event(dead_id)
         if check_assignment(known.tenant, assign_to):
             known, versions = await self._assigned(known, assign_to or "", command, versions), None
-        dead, answer = await begin_replay(pool, known, command, versions)
-        return answer or await end_replay(pool, dead, await self._outcome(dead), command)
+        edited = message is not None or command.input_patch is not None
+        dead, answer = await begin_replay(pool, known, command, versions, edited=edited)
+        return answer or await end_replay(pool, dead, await self._outcome(dead, command, message), command)
 
     async def _assigned(
         self, dead: DeadEvent, tenant: str, command: Replay, versions: frozenset[str] | None
@@ -128,9 +140,13 @@ class EventReplays:
             raise _no_dead_event(dead.id)
         return found
 
-    async def _outcome(self, dead: DeadEvent) -> Failure | tuple[str, str]:
+    async def _outcome(self, dead: DeadEvent, command: Replay, written: str | None) -> Failure | tuple[str, str]:
         body = await message_of(await self._database.pool(), dead)
         try:
+            if command.input_patch is not None:
+                body = _edited(body, command.input_patch)
+            elif written is not None:
+                body = written.encode("utf-8", "replace")
             message = Message(dead.source_stream, dead.source_message_id, body, full_size=dead.full_size)
             accepted = await self._intake.take(message, dead.tenant)
         except (RedriveError, RPCError) as error:
@@ -207,6 +223,17 @@ class EventReplays:
             return {}
         outputs = document.run.state.outputs if document.run.state else {}
         return {name: output for name, output in outputs.items() if name not in leaving_out}
+
+
+def _edited(body: bytes, patch: dict[str, Any]) -> bytes:
+    """Return a message with an edit, or raise InvalidInput if it is not a JSON object."""
+    try:
+        document = from_json(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidInput("the message is not a JSON object: it has no fields to edit; write it again as a whole")
+    return to_json(merge_patch(document, patch))
 
 
 def make_replays(

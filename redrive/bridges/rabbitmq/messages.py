@@ -11,7 +11,7 @@ from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.contracts import ERROR_TEXT_LIMIT
 from redrive.errors import InvalidInput
 from redrive.policy import RetryPolicy
-from redrive.postgres.text import clean
+from redrive.postgres.values import clean
 from redrive.redaction.redactor import Redactor
 from redrive.store.messages.dead import MessageKind, NewDeadMessage
 from redrive.store.messages.retry_queue import DueRetry, NewRetry

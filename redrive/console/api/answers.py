@@ -1,22 +1,66 @@
-"""`ETag` and `If-Match`: a command may be limited to the version of a record that the caller saw."""
+"""What the answers of the API share: versions, the bodies of commands, and the API's description (OpenAPI).
+
+`ETag` and `If-Match` limit a command to the version of a record that the caller saw. The description has what the
+framework lacks: how to sign in, and how refusals look.
+"""
 
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Header
+from fastapi import Depends, FastAPI, Header
+from fastapi.openapi.utils import get_openapi
 from pydantic import Field
 
 from redrive.access import Principal
-from redrive.console.problems import MEDIA_TYPE, Refusal
-from redrive.console.schema import PROBLEM
+from redrive.console.problems import MEDIA_TYPE, Problem, Refusal
 from redrive.contracts import Message, Name, Text255
 from redrive.dead_letters import Answer, Reason
 from redrive.errors import CommandRefused
-from redrive.identifiers import check_identifiers
-from redrive.keys import new_request_id
+from redrive.keys import check_identifiers, new_request_id
 
+PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+_INTRODUCTION: Final = """The operators' API of Redrive: runs, dead letters, commands.
+
+Send `Authorization: Bearer TOKEN`. The tenant is the token's. Refusals are `application/problem+json` with a stable
+`code`. A command with the same `request_id`, and a start with the same `Idempotency-Key`, is carried out once.
+"""
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", description="the ETag of the record that was looked at; changed since: 412")
 ]
+
+
+def describe(app: FastAPI) -> None:
+    """Make the application describe itself."""
+
+    def described() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = _schema(app)
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]  # the framework's own way to extend the description
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    schema = get_openapi(title=app.title, version=app.version, description=_INTRODUCTION, routes=app.routes)
+    components = schema.setdefault("components", {})
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    components.setdefault("schemas", {}).update(problem.pop("$defs", {}), Problem=problem)
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    schema["security"] = [{"token": []}]
+    _loosen(schema)
+    return schema
+
+
+def _loosen(value: Any) -> None:
+    """Drop `format: duration`: it means RFC 3339's, which has no `PT0.25S`, and ours are ISO 8601's."""
+    if isinstance(value, dict):
+        if value.get("format") == "duration":
+            del value["format"]
+            value.setdefault("description", "a duration as in ISO 8601, `PT0.25S`")
+        for item in value.values():
+            _loosen(item)
+    elif isinstance(value, list):
+        for item in value:
+            _loosen(item)
 
 
 def etag(version: object) -> str:
@@ -47,6 +91,8 @@ _MEANINGS: Final = {
     429: "Too often",
     503: "Something that is needed does not answer",
 }
+
+
 _EVERYWHERE: Final = (401, 403, 422, 429, 503)
 
 

@@ -1,29 +1,28 @@
-"""`/dead-events` and `/dead-messages`: what brokers gave and nobody could handle, and commands to it.
+"""`/dead-events`, `/dead-messages`, `/stored-events`: what brokers gave, and commands to it.
 
-A dead event is an entry of a Redis stream that could not become a run. A dead message is one of RabbitMQ whose retries
-are used up, or that cannot be read.
+Dead ones could not be handled. Stored events became runs: with the outcomes of their projectors, and replays.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from redrive.access import Principal, Right
+from redrive.bridges.events.replays import Replayed
 from redrive.console.api.answers import AssigningBody, CommandBody, Listed, Versions, accepted, etag, identity, refusals
 from redrive.console.app_state import AppState, TheAppState
-from redrive.console.authentication import BrokerScope, Operator, Reader
+from redrive.console.authentication import BrokerScope, Operator, Reader, Scope
 from redrive.console.message_contents import READ, Content, content
-from redrive.console.problems import Place, unacceptable
-from redrive.contracts import NAME_PATTERN, Message
+from redrive.console.problems import Place, Refusal, unacceptable
+from redrive.contracts import MIB, NAME_PATTERN, Message, Name
 from redrive.dead_letters import Answer, Discard, Replay
-from redrive.errors import EventNotFound, MessageNotFound
+from redrive.errors import CommandRefused, EventNotFound, MessageNotFound
+from redrive.field_types import Moment
 from redrive.postgres.paging import LARGEST_PAGE
-from redrive.postgres.records import Record
+from redrive.postgres.values import Record
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.dead_letters.models import AuditEntry
-from redrive.store.events.commands import discard as discard_event
 from redrive.store.events.dead import (
     DeadEvent,
     DeadEventFilter,
@@ -32,12 +31,22 @@ from redrive.store.events.dead import (
     list_dead_events,
     message_of,
 )
-from redrive.store.messages.commands import give
+from redrive.store.events.dead import discard as discard_event
+from redrive.store.events.records import (
+    EventFilter,
+    EventRow,
+    Projection,
+    StoredEvent,
+    get_event,
+    list_events,
+    projections_of,
+)
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
     MessageStatus,
     find_dead,
+    give,
     list_dead,
     parse_id,
     read_payload,
@@ -48,6 +57,7 @@ _events = APIRouter(prefix="/dead-events", tags=["events from brokers"])
 _messages = APIRouter(prefix="/dead-messages", tags=["dead messages"])
 Dead = DeadEvent | DeadMessage
 _REFUSALS = refusals(400, 404, 409, 412, 413, 415)
+event_router = APIRouter(prefix="/stored-events", tags=["events from brokers"])
 
 
 class BrokerPage(Message):
@@ -121,6 +131,8 @@ async def find_message(app_state: TheAppState, tenant: BrokerScope, message_id: 
 
 
 FoundEvent = Annotated[DeadEvent, Depends(find_dead_event)]
+
+
 FoundMessage = Annotated[DeadMessage, Depends(find_message)]
 
 
@@ -175,59 +187,166 @@ async def dead_message(
     return MessageDetail(**dict(record), **dict(await story(app_state, caller, record)))
 
 
-def _add_commands(
-    router: APIRouter, path: str, find: Callable[..., Awaitable[Dead]], replays: str, discards: str
-) -> None:
-    @router.post(f"{path}/replay", status_code=202, responses=_REFUSALS, description=replays)
-    async def replay(
-        app_state: TheAppState,
-        caller: Operator,
-        record: Annotated[Dead, Depends(find)],
-        seen: Versions,
-        wanted: AssigningBody,
-    ) -> Answer:
-        return await _give(app_state, record, Replay(**identity(caller, wanted)), seen, wanted.assign_to)
+class EditedReplayBody(AssigningBody):
+    """Try again to make a run of a message, as it was received or edited."""
 
-    @router.post(f"{path}/ignore", status_code=202, responses=_REFUSALS, description=discards)
-    @router.post(f"{path}/discard", status_code=202, responses=_REFUSALS, description=discards)
-    async def discard(
-        app_state: TheAppState,
-        caller: Operator,
-        record: Annotated[Dead, Depends(find)],
-        seen: Versions,
-        wanted: CommandBody,
-    ) -> Answer:
-        return await _give(app_state, record, Discard(**identity(caller, wanted)), seen)
+    message_patch: dict[str, Any] | None = Field(
+        default=None, description="JSON Merge Patch on a message that is a JSON object"
+    )
+    message: Annotated[str, StringConstraints(max_length=MIB)] | None = Field(
+        default=None, description="in place of a message that is not a JSON object"
+    )
+
+    @property
+    def is_edit(self) -> bool:
+        """Whether it puts in the operator's own data."""
+        return self.message_patch is not None or self.message is not None
 
 
-async def _give(
-    app_state: AppState,
-    record: Dead,
-    command: Replay | Discard,
-    seen: frozenset[str] | None,
-    assign_to: str | None = None,
+@_events.post("/{dead_id}/replay", status_code=202, responses=_REFUSALS)
+async def replay_event(
+    app_state: TheAppState, caller: Operator, record: FoundEvent, seen: Versions, wanted: EditedReplayBody
 ) -> Answer:
-    if isinstance(record, DeadMessage):
-        return accepted(await give(await app_state.pool(), record, command, seen, assign_to))
-    if isinstance(command, Discard):
-        return accepted(await discard_event(await app_state.pool(), record, command, seen))
+    """Try again to make a run of a stored message, as it is or edited. 409: it still cannot become one."""
+    if wanted.is_edit and app_state.settings.approvals:
+        raise Refusal(
+            409,
+            "no_edit_of_events",
+            "with REDRIVE_APPROVALS=on nobody can approve the edit of a dead event",
+            "have its producer send it again, corrected, and discard this one",
+        )
+    command = Replay(**identity(caller, wanted), input_patch=wanted.message_patch)
     replays = await app_state.event_replays()
-    return accepted(await replays.dead_event(record.tenant, record.id, command, seen, assign_to=assign_to))
+    return accepted(
+        await replays.dead_event(
+            record.tenant, record.id, command, seen, assign_to=wanted.assign_to, message=wanted.message
+        )
+    )
 
 
-_add_commands(
-    _events,
-    "/{dead_id}",
-    find_dead_event,
-    "Try again to make a run of a stored message. 409: it still cannot become one.",
-    "Discard a message that could not become a run; its record stays. `ignore` is an alias.",
-)
-_add_commands(
-    _messages,
-    "/{message_id}",
-    find_message,
-    "Send a message again, now, with its retry count reset.",
-    "Discard a message for good; its record stays. `ignore` is an alias.",
-)
+@_events.post("/{dead_id}/ignore", status_code=202, responses=_REFUSALS)
+@_events.post("/{dead_id}/discard", status_code=202, responses=_REFUSALS)
+async def discard_dead_event(
+    app_state: TheAppState, caller: Operator, record: FoundEvent, seen: Versions, wanted: CommandBody
+) -> Answer:
+    """Discard a message that could not become a run; its record stays. `ignore` is an alias."""
+    return accepted(await discard_event(await app_state.pool(), record, Discard(**identity(caller, wanted)), seen))
+
+
+@_messages.post("/{message_id}/replay", status_code=202, responses=_REFUSALS)
+async def replay_message(
+    app_state: TheAppState, caller: Operator, record: FoundMessage, seen: Versions, wanted: AssigningBody
+) -> Answer:
+    """Send a message again, now, with its retry count reset."""
+    command = Replay(**identity(caller, wanted))
+    return accepted(await give(await app_state.pool(), record, command, seen, wanted.assign_to))
+
+
+@_messages.post("/{message_id}/ignore", status_code=202, responses=_REFUSALS)
+@_messages.post("/{message_id}/discard", status_code=202, responses=_REFUSALS)
+async def discard_message(
+    app_state: TheAppState, caller: Operator, record: FoundMessage, seen: Versions, wanted: CommandBody
+) -> Answer:
+    """Discard a message for good; its record stays. `ignore` is an alias."""
+    return accepted(await give(await app_state.pool(), record, Discard(**identity(caller, wanted)), seen, None))
+
+
 router.include_router(_messages)
 router.include_router(_events)
+
+
+class EventPage(Message):
+    """Which events, and which page of them."""
+
+    tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
+    type: str | None = None
+    key: str | None = Field(default=None, description="only the one with this dedupe key")
+    failed: bool = Field(default=False, description="only those with a projector that failed for good")
+    since: Moment | None = Field(default=None, description="received since then")
+    limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
+    cursor: str | None = None
+
+
+class Events(Listed):
+    """A page of events."""
+
+    events: list[EventRow]
+
+
+class EventDetail(EventRow):
+    """An event with its projectors. The payload is redacted, and only for those who may see payloads."""
+
+    payload: dict[str, Any] | None
+    payload_hidden: bool
+    projectors: list[Projection]
+    audit: list[AuditEntry]
+
+
+class EventReplayBody(CommandBody):
+    """Run projectors of an event again."""
+
+    projectors: list[Name] = Field(
+        default=[], max_length=100, description="only these; none: those that failed, or all when none failed"
+    )
+
+
+class EventAnswer(Message):
+    """The outcome of a replay: one entry for each run that continues or starts."""
+
+    request_id: str
+    message: str
+    replayed: list[Replayed]
+
+
+@event_router.get("", responses=refusals(400))
+async def events(
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[EventPage, Query()]
+) -> Events:
+    """List stored events, the newest first."""
+    chosen = EventFilter(
+        tenant=tenant, type=choice.type, dedupe_key=choice.key, failed=choice.failed, since=choice.since
+    )
+    page = await list_events(await app_state.pool(), chosen, choice.limit, choice.cursor)
+    return Events(events=page.rows, cursor=page.cursor)
+
+
+async def find_event(app_state: TheAppState, tenant: Scope, event_id: str) -> StoredEvent:
+    """Return an event of this tenant; one of another tenant is not found."""
+    record = await get_event(await app_state.pool(), tenant, event_id)
+    if record is None:
+        raise EventNotFound(f"no event of yours has the id {event_id[:200]!r}")
+    return record
+
+
+FoundStored = Annotated[StoredEvent, Depends(find_event)]
+
+
+@event_router.get("/{event_id}", responses=refusals(404))
+async def event(app_state: TheAppState, caller: Reader, record: FoundStored) -> EventDetail:
+    """Show an event and the outcomes of its projectors."""
+    pool, payload = await app_state.pool(), await event_payload(app_state, caller, record)
+    return EventDetail(
+        **dict(record) | {"payload": payload},
+        payload_hidden=payload is None,
+        projectors=await projections_of(pool, record.tenant, record.id),
+        audit=await audit_trail(pool, record.tenant, record.id),
+    )
+
+
+@event_router.post("/{event_id}/replay", status_code=202, responses=refusals(400, 404, 409, 413, 415))
+async def replay(app_state: TheAppState, caller: Operator, record: FoundStored, wanted: EventReplayBody) -> EventAnswer:
+    """Run projectors again on the stored payload: parked ones in their own run, others in a new run of just these."""
+    command = Replay(**identity(caller, wanted))
+    done = await (await app_state.event_replays()).event(record.tenant, record.id, wanted.projectors, command)
+    if not any(each.accepted for each in done):
+        raise Refusal(409, CommandRefused.code, done[0].message, "nothing was changed")
+    message = "; ".join(each.message for each in done)
+    return EventAnswer(request_id=command.request_id, message=message, replayed=done)
+
+
+async def event_payload(app_state: AppState, caller: Principal, record: StoredEvent) -> dict[str, Any] | None:
+    """Return an event's payload, redacted, for those who may see payloads."""
+    if not caller.may(Right.PAYLOADS):
+        return None
+    payload: dict[str, Any] = await app_state.redactor.value_aside(record.payload)
+    return payload

@@ -24,7 +24,8 @@ from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.problems import Place, unacceptable
 from redrive.contracts import NAME_PATTERN, Message, Text255
-from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
+from redrive.dead_letters import Reason
+from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
 
 router = APIRouter(prefix="/bulk", tags=["bulk"])
 _REFUSALS = refusals(400, 404, 409, 413, 415)
@@ -47,6 +48,12 @@ class BulkStartBody(CommandBody):
     command: BulkOptions
     plan_hash: Text255
     allow_unsafe: bool = Field(default=False, description="yes to repeating effects that no key guards")
+
+
+class StopBody(CommandBody):
+    """End a bulk operation. In a hurry no reason is needed."""
+
+    reason: Reason = Field(default="no reason given", description="why; kept in the audit log")
 
 
 class Bulks(Message):
@@ -152,7 +159,7 @@ async def resume(app_state: TheAppState, caller: Operator, found: Target, comman
 
 
 @router.post("/{bulk_id}/stop", status_code=202, responses=_REFUSALS)
-async def stop(app_state: TheAppState, caller: Operator, found: Target, command: CommandBody) -> BulkAnswer:
+async def stop(app_state: TheAppState, caller: Operator, found: Target, command: StopBody) -> BulkAnswer:
     """End it: commands under way finish, the rest is skipped."""
     return await (await app_state.redrive()).bulk.stop(found.id, **_named(found, caller, command))
 

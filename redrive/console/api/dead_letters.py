@@ -1,23 +1,51 @@
-"""`/workflow-dlq`: lists and details of dead letters."""
+"""`/workflow-dlq`: lists and details of dead letters, and plans and commands for them.
 
-from typing import Annotated
+The caller gives the commands, in the caller's tenant. With `REDRIVE_APPROVALS=on` an edit is carried out once another
+admin has approved it.
+"""
 
-from fastapi import APIRouter, Query, Response
+import hashlib
+from typing import Annotated, Any, Final, NamedTuple
+
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
+from pydantic_core import to_json
 
-from redrive.access import Right
-from redrive.console.api.answers import Listed, etag, refusals
-from redrive.console.app_state import TheAppState
-from redrive.console.authentication import Reader, Scope
+from redrive.access import Principal, Right
+from redrive.console.api.answers import CommandBody, Listed, Versions, accepted, etag, identity, refusals
+from redrive.console.app_state import AppState, TheAppState
+from redrive.console.authentication import Operator, Reader, Scope
+from redrive.console.problems import Refusal
 from redrive.contracts import NAME_PATTERN, Message
-from redrive.dead_letters import LetterFilter
+from redrive.dead_letter_client import Plan
+from redrive.dead_letters import (
+    Answer,
+    Discard,
+    LetterCommand,
+    LetterFilter,
+    LetterState,
+    Replay,
+    ReplayOptions,
+    Resolve,
+    Restart,
+    refusal,
+)
+from redrive.documents import changed_paths
+from redrive.errors import VersionChanged
 from redrive.postgres.paging import LARGEST_PAGE, Total
+from redrive.postgres.tenancy import Pool, transaction
+from redrive.redaction.redactor import Redactor
+from redrive.store.approvals import ApprovalRequest, ask_approval, use_approval
+from redrive.store.dead_letters.commands import first_answer
 from redrive.store.dead_letters.figures import groups as letter_groups
 from redrive.store.dead_letters.figures import stats as letter_stats
 from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters, total
 from redrive.store.dead_letters.models import AuditEntry, LetterGroup, LetterRecord, LetterRow, LetterStats
 
 router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])
+_IDENTITY: Final = {"request_id", "requested_by", "reason"}
+command_router = APIRouter(prefix="/workflow-dlq/{letter_id}", tags=["dead letters"])
+_REFUSALS = refusals(400, 404, 409, 412, 413, 415)
 
 
 class LetterQuery(LetterFilter):
@@ -99,3 +127,156 @@ async def dead_letter(
         audit=await audit_trail(pool, record.tenant, record.id),
         links=app_state.links(run=record.run_id, dead_letter=record.id),
     )
+
+
+def is_edit(command: LetterCommand) -> bool:
+    """Tell whether a command puts in the operator's own data: an edited input, or an output."""
+    return isinstance(command, Resolve) or (isinstance(command, Replay) and command.input_patch is not None)
+
+
+def plan_hash(record: LetterRecord, command: LetterCommand) -> str:
+    """Return the hash of this command to this version of a dead letter, whoever gives it and why."""
+    document = {
+        "letter": record.id,
+        "version": record.version,
+        "command": command.model_dump(mode="json", exclude=_IDENTITY),
+    }
+    return hashlib.sha256(to_json(_sorted(document))).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+async def is_approved(pool: Pool, record: LetterRecord, command: LetterCommand) -> bool:
+    """Use another admin's approval of an edit; False if there is none to use."""
+    async with transaction(pool, record.tenant) as connection:
+        by = await use_approval(connection, record.tenant, plan_hash(record, command), command.request_id)
+    return by is not None
+
+
+async def check_approval(
+    pool: Pool, redactor: Redactor, record: LetterRecord, command: LetterCommand, caller: Principal
+) -> None:
+    """Use another admin's approval of an edit; without one, ask for it and refuse."""
+    if await is_approved(pool, record, command):
+        return
+    named = plan_hash(record, command)
+    asking = ApprovalRequest(
+        about=record.letter,
+        plan_hash=named,
+        plan=await redactor.value_aside(command.model_dump(mode="json", exclude=_IDENTITY, exclude_none=True)),
+        reason=redactor.text(command.reason),
+        requested_by=caller.name,
+        person=caller.person,
+    )
+    await ask_approval(pool, asking)
+    raise Refusal(
+        409,
+        "approval_needed",
+        f"the edit of {record.id} waits for another admin, as plan {named}",
+        f"another admin approves it within an hour with POST /api/v1/approvals/{named}; then either of you starts it "
+        f"with POST /api/v1/approvals/{named}/start, or send this request again",
+    )
+
+
+class Aim(NamedTuple):
+    """The dead letter of a command, and the versions of it that the command is valid for."""
+
+    record: LetterRecord
+    versions: frozenset[str] | None
+
+
+async def aimed_at(app_state: TheAppState, tenant: Scope, letter_id: str, seen: Versions) -> Aim:
+    """Return the target of a command."""
+    return Aim(await find_letter(await app_state.pool(), tenant, letter_id), seen)
+
+
+Aimed = Annotated[Aim, Depends(aimed_at)]
+
+
+class ReplayBody(ReplayOptions, CommandBody):
+    """Run the dead step again, in place."""
+
+
+class ResolveBody(CommandBody):
+    """Let the run continue as if the step had returned this."""
+
+    output: Any = Field(description="what the step returns: for a module, an object that fits its output model")
+
+
+class PlanView(Plan):
+    """What a replay would do, and why it would be refused, if that is known."""
+
+    edited: list[str] = Field(description="fields of the input that change")
+    refusal: str | None
+    version: int
+    hash: str = Field(description="names this very replay of this very record")
+    needs_approval: bool
+
+
+@command_router.post("/plan", responses=refusals(400, 404, 413, 415))
+async def plan(
+    app_state: TheAppState, caller: Reader, tenant: Scope, letter_id: str, options: ReplayOptions
+) -> PlanView:
+    """Show what a replay would do, without doing it: which steps are reused, which run again, which stay for later."""
+    record = await find_letter(await app_state.pool(), tenant, letter_id)
+    command = Replay(request_id="plan", requested_by=caller.name, reason="plan", **options.options)
+    found = await (await app_state.redrive()).dead_letters.plan(
+        record.letter, mode=options.mode, from_step=options.from_step
+    )
+    state = LetterState(
+        letter=record.letter, status=record.status, replays=record.replay_count, blocked_by=record.blocked_by
+    )
+    return PlanView(
+        **dict(found),
+        edited=changed_paths(options.input_patch or {}),
+        refusal=refusal(state, command),
+        version=record.version,
+        hash=plan_hash(record, command),
+        needs_approval=app_state.settings.approvals and is_edit(command),
+    )
+
+
+@command_router.post("/replay", status_code=202, responses=_REFUSALS)
+async def replay(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: ReplayBody) -> Answer:
+    """Run the dead step again: the same run continues in place, with the outputs of earlier steps."""
+    command = Replay(**identity(caller, wanted), **wanted.options)
+    return await _give(app_state, caller, aim, command)
+
+
+@command_router.post("/resolve", status_code=202, responses=_REFUSALS)
+async def resolve(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: ResolveBody) -> Answer:
+    """Close a dead letter with an output: the run continues as if the step had returned it."""
+    command = Resolve(**identity(caller, wanted), output=wanted.output)
+    return await _give(app_state, caller, aim, command)
+
+
+@command_router.post("/ignore", status_code=202, responses=_REFUSALS)
+@command_router.post("/discard", status_code=202, responses=_REFUSALS)
+async def discard(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
+    """Discard a dead letter: its run ends FAILED. `ignore` is an alias."""
+    command = Discard(**identity(caller, wanted))
+    return await _give(app_state, caller, aim, command)
+
+
+@command_router.post("/restart", status_code=202, responses=_REFUSALS)
+async def restart(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
+    """Start a new run from the dead step on, if the run itself is gone."""
+    command = Restart(**identity(caller, wanted))
+    return await _give(app_state, caller, aim, command)
+
+
+async def _give(app_state: AppState, caller: Principal, aim: Aim, command: LetterCommand) -> Answer:
+    record, pool = aim.record, await app_state.pool()
+    # A command that is repeated, because its answer was lost, has changed the record itself.
+    earlier = await first_answer(pool, record.letter, command.request_id)
+    if earlier:
+        return accepted(earlier)
+    if aim.versions is not None and str(record.version) not in aim.versions:
+        raise VersionChanged("dead letter", status=record.status, version=str(record.version))
+    if app_state.settings.approvals and is_edit(command):
+        await check_approval(pool, app_state.redactor, record, command, caller)
+    return accepted(await (await app_state.redrive()).dead_letters.send(record.letter, command))

@@ -1,18 +1,25 @@
-"""`/healthz` and `/readyz`: whether the process is alive, and whether it can serve."""
+"""`/healthz`, `/readyz`, `/metrics`: whether the process is alive and can serve, and its metrics for Prometheus.
+
+The metrics are not of a tenant: any signed-in caller may read them.
+"""
 
 import asyncio
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import Field
 from temporalio.service import RPCError
 
+from redrive.console.api.answers import refusals
 from redrive.console.app_state import AppState, TheAppState
+from redrive.console.authentication import Caller
 from redrive.contracts import Message
 from redrive.errors import Unavailable
-from redrive.postgres.connection import DRIVER_ERRORS, database_problem
+from redrive.postgres.database import DRIVER_ERRORS, database_problem
 
 router = APIRouter(tags=["health"])
 TIMEOUT = 5.0
+_TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format"}
 
 
 class Health(Message):
@@ -56,3 +63,9 @@ async def _temporal(app_state: AppState) -> str | None:
     except (Unavailable, TimeoutError, RPCError) as error:
         return str(error) or f"no answer within {TIMEOUT:g} s"
     return None if healthy else "Temporal does not serve"
+
+
+@router.get("/metrics", response_class=Response, responses=refusals() | {200: _TEXT})
+async def metrics(app_state: TheAppState, _caller: Caller) -> Response:
+    """Return the metrics."""
+    return Response(generate_latest(app_state.metrics.registry), media_type=CONTENT_TYPE_LATEST)

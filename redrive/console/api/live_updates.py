@@ -17,7 +17,7 @@ from redrive.console.authentication import Reader, Scope, identified
 from redrive.console.live_updates import Listener
 from redrive.errors import RedriveError
 from redrive.postgres.database import DATABASE_ERRORS
-from redrive.store.audit.lists import Change, changes_after, heads
+from redrive.store.audit import Change, changes_after, heads
 
 router = APIRouter(tags=["events"])
 # How often a stream checks whether its caller may still listen; a silent one then also sends a keep-alive.

@@ -1,34 +1,110 @@
-"""`/runs`: start runs, show them, cancel them, let them continue."""
+"""`/runs`, `/retrying`, `/modules`: list, show and cancel runs, let them continue; steps in retry; modules.
 
-from typing import Annotated, Any
+Lists of runs come from Temporal: only it knows the open ones. Each page is one query.
+"""
 
-from fastapi import APIRouter, Header, Query, Response
-from pydantic import Field
+import base64
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.console.api.answers import CommandBody, Listed, accepted, refusals
 from redrive.console.app_state import AppState, TheAppState
-from redrive.console.authentication import Operator, Reader, Scope, Starter
-from redrive.console.problems import Place, Refusal
-from redrive.console.run_lists import LARGEST_PAGE, RunFilter, runs_page
-from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, Message, Name, RunStatus, RunSummary, RunView, StartedRun
+from redrive.console.authentication import Operator, Reader, Scope
+from redrive.console.problems import Refusal
+from redrive.console.seals import Seal
+from redrive.contracts import (
+    NAME_PATTERN,
+    Catalog,
+    Message,
+    Name,
+    RunStatus,
+    RunSummary,
+    RunView,
+)
 from redrive.dead_letters import Answer
-from redrive.errors import InvalidInput, RunNotFound
-from redrive.header_values import HeaderText
-from redrive.keys import check_key
-from redrive.store.runs.commands import put_cancel
-from redrive.store.runs.rows import get_run
+from redrive.errors import RunNotFound, Unavailable
+from redrive.field_types import HeaderText, LabelFilter, Moment
+from redrive.postgres.paging import LARGEST_PAGE, ListCursor, Page, Total, foreign_cursor, mark_of, pack, unpack
+from redrive.store.runs import (
+    RetryingFilter,
+    RetryingStep,
+    count_retrying,
+    find_run_ids,
+    get_run,
+    list_retrying,
+    put_cancel,
+)
+from redrive.visibility import runs_query, summary
 
+LARGEST_RUN_PAGE: Final = 200
+# How Temporal's stores answer a token that they cannot read.
+_UNREAD: Final = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN})
 router = APIRouter(prefix="/runs", tags=["runs"])
-Key = Annotated[str | None, Header(alias="Idempotency-Key", description="the same key gives the same run")]
+retrying_router = APIRouter(tags=["runs"])
+modules_router = APIRouter(tags=["modules"])
 
 
-class Start(Message):
-    """A run to start. Its tenant is the caller's."""
+class RunFilter(BaseModel):
+    """Which runs. `tenant` None means all."""
 
-    pipeline: Name
-    payload: dict[str, Any] = Field(default_factory=dict)
-    correlation_id: HeaderText | None = None
-    user_id: HeaderText | None = None
+    tenant: str | None
+    status: RunStatus | None
+    pipeline: str | None
+    label: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    run_ids: tuple[str, ...] | None = None
+
+
+async def named_runs(app_state: AppState, tenant: str | None, text: str | None) -> tuple[str, ...] | None:
+    """Return the ids of runs that have this id, key or correlation id; None if there is no text."""
+    if text is None:
+        return None
+    return (text, *await find_run_ids(await app_state.pool(), tenant, text))
+
+
+class _Cursor(ListCursor):
+    token: str = Field(description="Temporal's own, signed: one that was changed would keep its server busy for long")
+
+
+async def runs_page(client: Client, seal: Seal, chosen: RunFilter, limit: int, cursor: str | None) -> Page[RunSummary]:
+    """Return the newest matching runs, after the cursor of the previous page."""
+    query = runs_query(**dict(chosen))
+    pages = client.list_workflows(query, page_size=limit, next_page_token=_read(seal, cursor, chosen))
+    try:
+        await pages.fetch_next_page()
+    except RPCError as error:
+        if cursor is not None and error.status in _UNREAD:
+            # Temporal gave it and no longer knows it: another version, or another visibility store.
+            raise foreign_cursor(cursor) from error
+        raise Unavailable(f"Temporal did not list runs ({error.status.name.lower()}); try again") from error
+    rows = [summary(execution) for execution in pages.current_page or ()]
+    # The query already names the tenant: this is the second check, as Temporal has none of its own.
+    mine = [row for row in rows if chosen.tenant in {None, row.tenant}]
+    return Page(mine, _write(seal, pages.next_page_token, chosen) if pages.next_page_token else None)
+
+
+def _write(seal: Seal, token: bytes, chosen: RunFilter) -> str:
+    signed = seal.sign(_purpose(chosen), base64.b64encode(token).decode())
+    return pack(_Cursor(token=signed, list=mark_of(chosen)))
+
+
+def _read(seal: Seal, cursor: str | None, chosen: RunFilter) -> bytes | None:
+    if cursor is None:
+        return None
+    token = seal.read(_purpose(chosen), unpack(_Cursor, cursor, chosen).token)
+    if token is None:
+        raise foreign_cursor(cursor)
+    return base64.b64decode(token)
+
+
+def _purpose(chosen: RunFilter) -> str:
+    return f"runs {mark_of(chosen)}"
 
 
 class Runs(Listed):
@@ -43,7 +119,13 @@ class RunPage(Message):
     tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
     status: RunStatus | None = None
     pipeline: Name | None = None
-    limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
+    label: LabelFilter | None = Field(default=None, description="labels that they have: `mission_id=42,stage_id=2`")
+    since: Moment | None = Field(default=None, description="started at this moment or later")
+    until: Moment | None = Field(default=None, description="started before this moment")
+    text: HeaderText | None = Field(
+        default=None, description="a run id, a key, or the correlation id of runs that were parked or ended"
+    )
+    limit: int = Field(default=50, ge=1, le=LARGEST_RUN_PAGE)
     cursor: str | None = None
 
 
@@ -53,47 +135,11 @@ class RunDetail(RunView):
     links: dict[str, str] = Field(default_factory=dict)
 
 
-@router.post(
-    "",
-    status_code=201,
-    responses=refusals(400, 413, 415)
-    | {200: {"model": StartedRun, "description": "The key has a run already (`Idempotent-Replayed: true`)"}},
-)
-async def start(
-    app_state: TheAppState, _caller: Starter, tenant: Scope, wanted: Start, response: Response, key: Key = None
-) -> StartedRun:
-    """Start a run. With an `Idempotency-Key` a second start returns the run of the first."""
-    await app_state.tenant_limits.start(tenant or DEFAULT_TENANT)
-    redrive = await app_state.redrive()
-    started = await redrive.start(
-        wanted.pipeline,
-        wanted.payload,
-        tenant=tenant or DEFAULT_TENANT,
-        key=None if key is None else _checked(key),
-        correlation_id=wanted.correlation_id,
-        user_id=wanted.user_id,
-    )
-    response.headers["Location"] = f"/api/v1/runs/{started.run_id}"
-    if started.is_cached:
-        response.status_code = 200
-        response.headers["Idempotent-Replayed"] = "true"
-    return started
-
-
-def _checked(key: str) -> str:
-    try:
-        return check_key(key)
-    except InvalidInput as error:
-        place = Place(place="header.Idempotency-Key", problem=str(error))
-        raise Refusal(
-            400, "bad_key", f"header.Idempotency-Key: {error}", "take 1 to 255 visible characters", places=[place]
-        ) from None
-
-
 @router.get("", responses=refusals(400))
 async def runs(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[RunPage, Query()]) -> Runs:
     """List runs, the newest first. Temporal's list lags behind by about a second, and old runs leave it."""
-    chosen = RunFilter(tenant=tenant, status=choice.status, pipeline=choice.pipeline)
+    found = await named_runs(app_state, tenant, choice.text)
+    chosen = RunFilter(**choice.model_dump(exclude={"tenant", "text", "limit", "cursor"}), tenant=tenant, run_ids=found)
     page = await runs_page(await app_state.temporal(), await app_state.seal(), chosen, choice.limit, choice.cursor)
     return Runs(runs=page.rows, cursor=page.cursor)
 
@@ -169,3 +215,34 @@ async def go_on(app_state: TheAppState, caller: Operator, tenant: Scope, run_id:
     return accepted(
         await letters.go_on(run_id, requested_by=caller.name, reason=wanted.reason, request_id=wanted.request_id)
     )
+
+
+class RetryingPage(Message):
+    """Which page of the list."""
+
+    tenant: str | None = Field(default=None, pattern=NAME_PATTERN, description="for owners: only this tenant")
+    limit: int = Field(default=50, ge=1, le=LARGEST_PAGE)
+    cursor: str | None = None
+
+
+class Retrying(Listed):
+    """A page of retries in flight."""
+
+    retrying: list[RetryingStep]
+    total: Total
+
+
+@retrying_router.get("/retrying", responses=refusals(400))
+async def retrying(
+    app_state: TheAppState, _caller: Reader, tenant: Scope, choice: Annotated[RetryingPage, Query()]
+) -> Retrying:
+    """List the steps whose last attempt failed and that are retried, those due first."""
+    pool = await app_state.pool()
+    page = await list_retrying(pool, RetryingFilter(tenant=tenant), choice.limit, choice.cursor)
+    return Retrying(retrying=page.rows, cursor=page.cursor, total=await count_retrying(pool, tenant))
+
+
+@modules_router.get("/modules", responses=refusals())
+async def modules(app_state: TheAppState, _caller: Reader) -> Catalog:
+    """List modules and pipelines, with their policies and the schemas of inputs and outputs."""
+    return await app_state.catalog()

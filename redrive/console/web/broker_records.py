@@ -1,19 +1,24 @@
 """What brokers gave: dead events and dead messages with their commands, and stored events with their projectors."""
 
+import asyncio
 from typing import Any, Final, Literal
+from urllib.parse import parse_qs
 
 from fastapi import Request, Response
 from pydantic import BaseModel
+from pydantic_core import from_json
 
-from redrive.access import Principal
-from redrive.console.api import events as stored_events
-from redrive.console.api.broker_records import FoundEvent, FoundMessage, story
+from redrive.access import Principal, Right
+from redrive.console.api.broker_records import FoundEvent, FoundMessage, FoundStored, event_payload, story
 from redrive.console.app_state import TheAppState
-from redrive.console.authentication import BrokerScope, Reader, Scope, broker_scope
+from redrive.console.authentication import BrokerScope, Operator, Reader, Scope, broker_scope
+from redrive.console.message_contents import Content, Encoding
+from redrive.console.web.edits import Check, check_input
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, page_router, query_of, read_query
 from redrive.dead_letters import LetterId
 from redrive.postgres.paging import Page
+from redrive.redaction.redactor import MARK
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.events.dead import DeadEventFilter, DeadEventStatus, list_dead_events
 from redrive.store.events.records import EventFilter, list_events, projections_of
@@ -96,7 +101,40 @@ def _list(request: Request, caller: Principal, template: str, asked: BaseModel, 
 @router.get("/events/dead/{dead_id}")
 async def dead_event(request: Request, app_state: TheAppState, caller: Reader, record: FoundEvent) -> Response:
     """Show one dead event: why it could not become a run, the message, its history, and the possible commands."""
-    return show(request, caller, "dead_event.html", record=record, story=await story(app_state, caller, record))
+    told = await story(app_state, caller, record)
+    can_edit = not app_state.settings.approvals and record.full_size is None
+    editable = editable_text(told.payload) if can_edit else None
+    return show(request, caller, "dead_event.html", record=record, story=told, editable=editable)
+
+
+@router.post("/events/dead/{dead_id}/plan")
+async def edit_plan(request: Request, app_state: TheAppState, caller: Operator, record: FoundEvent) -> Response:
+    """Show what an edited message changes. Values that stay redacted are not part of the edit."""
+    given = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10).get("edited", [None])[0]
+    shown = document_of((await story(app_state, caller, record)).payload)
+    check, written = Check(), None
+    if given is not None and shown is not None:
+        check = await asyncio.to_thread(check_input, shown, given, None)
+    elif given is not None and caller.may(Right.PAYLOADS):
+        is_covered = MARK in given
+        problems = [f"{MARK} would take the place of true values; write them out"] if is_covered else []
+        check, written = Check(problems=problems, can_be_sent=not is_covered), None if is_covered else given
+    return show(request, caller, "message_plan.html", check=check, written=written, is_edited=given is not None)
+
+
+def editable_text(carried: Content | None) -> str | None:
+    """Return the text of a message that can be edited: all of it is shown, and it is text."""
+    whole = carried is not None and carried.encoding is Encoding.TEXT and not carried.is_cut
+    return carried.text if carried is not None and whole else None
+
+
+def document_of(carried: Content | None) -> dict[str, Any] | None:
+    """Return the JSON object that a message is, as it is shown; None: it is none."""
+    try:
+        document = from_json(editable_text(carried) or "")
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 @router.get("/messages/{message_id}")
@@ -106,7 +144,7 @@ async def message(request: Request, app_state: TheAppState, caller: Reader, reco
 
 
 @router.get("/events/{event_id}")
-async def event(request: Request, app_state: TheAppState, caller: Reader, record: stored_events.Found) -> Response:
+async def event(request: Request, app_state: TheAppState, caller: Reader, record: FoundStored) -> Response:
     """Show one event with the outcomes of its projectors."""
     pool = await app_state.pool()
     records = await projections_of(pool, record.tenant, record.id)
@@ -119,7 +157,7 @@ async def event(request: Request, app_state: TheAppState, caller: Reader, record
             (each, LetterId(tenant=each.tenant, run_id=each.run_id, step=each.projector).workflow_id)
             for each in records
         ],
-        payload=await stored_events.event_payload(app_state, caller, record),
+        payload=await event_payload(app_state, caller, record),
         trail=await audit_trail(pool, record.tenant, record.id),
         links=app_state.links(run=record.run_id),
     )

@@ -1,6 +1,7 @@
 """Dead letters: groups, the list, and one with its cause, history and commands."""
 
-from datetime import UTC, datetime, timedelta
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Request, Response
@@ -8,27 +9,23 @@ from pydantic import BeforeValidator, ConfigDict
 
 from redrive.access import Principal, Right
 from redrive.categories import Category
+from redrive.console.api.approvals import is_whole
 from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.charts import strip
 from redrive.console.web.render import show
-from redrive.console.web.routes import list_url, page_router, query_of, read_query
-from redrive.dead_letters import MAX_REPLAYS, LetterFilter, LetterStatus
-from redrive.moments import Moment
+from redrive.console.web.routes import list_url, moment, page_router, query_of, read_query
+from redrive.dead_letters import MAX_REPLAYS, LetterFilter, LetterStatus, Verb
+from redrive.field_types import Moment
 from redrive.policy import RetryPolicy
 from redrive.store.approvals import Approval, list_approvals
-from redrive.store.dead_letters.figures import GROUP_DEPTH, groups, status_counts
+from redrive.store.dead_letters.figures import GROUP_DEPTH, groups, letter_places, status_counts
 from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters
-from redrive.store.dead_letters.models import LetterRecord
+from redrive.store.dead_letters.models import AuditEntry, LetterRecord
 
 router = page_router()
 PAGE: Final = 50
 _GROUPS: Final = 50
-_SPANS: Final = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
-
-
-def _moment(value: object) -> object:
-    return datetime.now(UTC) - _SPANS[value] if isinstance(value, str) and value in _SPANS else value
 
 
 class LettersQuery(LetterFilter):
@@ -37,7 +34,7 @@ class LettersQuery(LetterFilter):
     model_config = ConfigDict(extra="ignore")
 
     view: Literal["groups", "list"] = "groups"
-    since: Annotated[Moment | None, BeforeValidator(_moment)] = None
+    since: Annotated[Moment | None, BeforeValidator(moment)] = None
     cursor: str | None = None
 
 
@@ -46,12 +43,15 @@ class LettersQuery(LetterFilter):
 async def dead_letters(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show dead letters: grouped by similarity, or one by one."""
     asked = read_query(LettersQuery, request)
-    counts = await status_counts(await app_state.pool(), tenant)
+    pool = await app_state.pool()
+    counts, places = await asyncio.gather(status_counts(pool, tenant), letter_places(pool, tenant))
     values: dict[str, Any] = {
         "asked": asked,
         "query": query_of(request),
         "counts": counts,
         "categories": list(Category),
+        "pipelines": _offered((pipeline for pipeline, _ in places), asked.pipeline),
+        "steps": _offered((step for at, step in places if asked.pipeline in {None, at}), asked.step),
         "tenant": tenant,
         "url": list_url(request),
         "chosen": _chosen(request, asked),
@@ -59,6 +59,11 @@ async def dead_letters(request: Request, app_state: TheAppState, caller: Reader,
     if asked.view == "list" or asked.text:
         return await _list(request, app_state, caller, asked, values)
     return await _groups(request, app_state, caller, asked, values)
+
+
+def _offered(known: Iterable[str], asked: str | None) -> list[str]:
+    """Return the choices of a filter: what there is, and what was asked for."""
+    return sorted({*known, *([asked] if asked else [])})
 
 
 async def _groups(
@@ -121,15 +126,31 @@ async def dead_letter(
         replays_left=MAX_REPLAYS - record.replay_count,
         payload=record.payload if caller.may(Right.PAYLOADS) else None,
         is_omitted=is_omitted(record),
+        outcome=_outcome(record, trail),
     )
 
 
-async def _approvals(app_state: AppState, record: LetterRecord) -> list[Approval]:
-    """Return the edits of this dead letter that wait for another admin, or are approved and not used yet."""
+def _outcome(record: LetterRecord, trail: Sequence[AuditEntry]) -> str:
+    """Return what a closed dead letter's last command did, in a sentence; empty while it is open."""
+    match record.status:
+        case LetterStatus.REPLAYED:
+            edited = any(((line.after or {}).get("command") or {}).get("edited") for line in trail)
+            return "With an edited input the step succeeded." if edited else "The step succeeded."
+        case LetterStatus.RESOLVED:
+            restarted = record.resolution == Verb.RESTART
+            return "A new run took its place." if restarted else "The run went on with the output that was given."
+        case LetterStatus.DISCARDED:
+            return "The run was canceled." if record.resolution == "run canceled" else "The run ended as failed."
+        case LetterStatus.PENDING | LetterStatus.REPLAYING:
+            return ""
+
+
+async def _approvals(app_state: AppState, record: LetterRecord) -> list[tuple[Approval, bool]]:
+    """Return the edits that wait for another admin, or are approved and not used yet, and whether each is whole."""
     if not app_state.settings.approvals:
         return []
     found = await list_approvals(await app_state.pool(), record.tenant)
-    return [each for each in found if each.dead_letter == record.id and each.used_for is None]
+    return [(each, is_whole(each)) for each in found if each.dead_letter == record.id and each.used_for is None]
 
 
 def is_omitted(record: LetterRecord) -> bool:

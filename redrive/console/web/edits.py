@@ -202,7 +202,7 @@ async def plan(request: Request, app_state: TheAppState, caller: Operator, tenan
 def _choices(record: LetterRecord, outline: Plan) -> list[str]:
     """Return the steps that a replay can begin with: the dead one and those before it."""
     names = [*outline.reused, *outline.run_again]
-    return names[: names.index(record.step) + 1]
+    return names[: names.index(record.module) + 1]
 
 
 def _draft(body: bytes) -> Draft:

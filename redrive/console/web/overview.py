@@ -10,12 +10,13 @@ from temporalio.service import RPCError
 from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.charts import hour_bars, shares
+from redrive.console.web.health_figures import SPAN, latencies, pace, workers
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router
 from redrive.contracts import RunStatus
 from redrive.errors import RedriveError
 from redrive.store.dead_letters.figures import failed_hours, stats
-from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_retrying
+from redrive.store.runs import RetryingFilter, count_retrying, list_retrying, recent_outcomes
 from redrive.visibility import runs_query
 
 router = page_router()
@@ -60,6 +61,21 @@ async def run_counts(request: Request, app_state: TheAppState, caller: Reader, t
     except (RedriveError, RPCError, TimeoutError):
         return show(request, caller, "run_counts.html", counts=None)
     return show(request, caller, "run_counts.html", counts=dict(zip(wanted, counts, strict=True)))
+
+
+@router.get("/overview/health")
+async def health(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
+    """Show how runs and workers do now. Temporal is asked: the page does not wait for it."""
+    now = datetime.now(UTC)
+    done = pace(await recent_outcomes(await app_state.pool(), tenant, now - SPAN))
+    try:
+        client = await app_state.temporal()
+        steps, polling = await asyncio.gather(
+            latencies(client, tenant, now), workers(client, app_state.settings.task_queue)
+        )
+    except (RedriveError, RPCError, TimeoutError):
+        return show(request, caller, "health.html", pace=done, steps=None, workers=None)
+    return show(request, caller, "health.html", pace=done, steps=steps, workers=polling)
 
 
 async def _count(app_state: AppState, tenant: str | None, status: RunStatus) -> int:

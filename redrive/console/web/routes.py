@@ -1,6 +1,7 @@
 """What all pages share: authentication, and how a refusal is shown to a person."""
 
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -11,12 +12,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from redrive.console.app_state import app_state_of
-from redrive.console.authentication import principal
+from redrive.console.authentication import chosen_tenant, principal
 from redrive.console.problems import Problem, Refusal, database_refusal, refusal_of, respond, validation_refusal
-from redrive.console.web.render import show
+from redrive.console.web.render import LISTS, show
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, RedriveError
-from redrive.postgres.connection import DRIVER_ERRORS
+from redrive.postgres.database import DRIVER_ERRORS
 
 SIGN_IN: Final = "/sign-in"
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -32,13 +33,27 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             try:
-                return await handler(request)
+                return await _to_chosen_tenant(request) or await handler(request)
             except KNOWN as error:
                 if not _is_for_browser(request):
                     raise
                 return await refused(request, _refusal(error))
 
         return answer
+
+
+async def _to_chosen_tenant(request: Request) -> Response | None:
+    """Send an owner who goes to a list to the part of it that they have chosen: the tenant is in the address.
+
+    A page that is open stays what it is: only where the browser itself goes to an address is it changed.
+    """
+    is_visit = request.headers.get("sec-fetch-mode") == "navigate" and request.method == "GET"
+    tenant = chosen_tenant(app_state_of(request), request)
+    if not is_visit or tenant is None or request.url.path not in LISTS or "tenant" in request.query_params:
+        return None
+    if (await principal(request)).tenant is not None:
+        return None
+    return RedirectResponse(str(request.url.include_query_params(tenant=tenant).replace(scheme="", netloc="")), 303)
 
 
 def page_router() -> APIRouter:
@@ -113,6 +128,14 @@ def list_url(request: Request) -> Callable[..., str]:
         return f"{request.url.path}?{words}" if words else request.url.path
 
     return url
+
+
+_SPANS: Final = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
+
+
+def moment(value: object) -> object:
+    """Return the moment that a time span before now begins with; anything else as it is."""
+    return datetime.now(UTC) - _SPANS[value] if isinstance(value, str) and value in _SPANS else value
 
 
 def read_query(kind: type[Asked], request: Request) -> Asked:

@@ -1,23 +1,23 @@
 """Runs: the list, one with its steps as a timeline, the retries in flight, and the modules that can run."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
 from fastapi import Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 
-from redrive.console.api.runs import own_run, remembered_run
-from redrive.console.app_state import TheAppState
-from redrive.console.authentication import Reader, Scope
-from redrive.console.run_lists import RunFilter, runs_page
-from redrive.console.web.charts import policy_curve, strip
+from redrive.console.api.run_contents import FoundContents
+from redrive.console.api.runs import RunFilter, named_runs, own_run, remembered_run, runs_page
+from redrive.console.app_state import AppState, TheAppState
+from redrive.console.authentication import PayloadReader, Reader, Scope
+from redrive.console.web.charts import policy_curve, step_bars, strip
 from redrive.console.web.render import show
-from redrive.console.web.routes import page_router, query_of, read_query
-from redrive.console.web.timeline import step_bars
+from redrive.console.web.routes import list_url, moment, page_router, query_of, read_query
 from redrive.contracts import Name, RunStatus
 from redrive.dead_letters import LetterId
-from redrive.errors import RunNotFound
-from redrive.store.runs.retrying import RetryingFilter, count_retrying, list_retrying
+from redrive.errors import RedriveError, RunNotFound
+from redrive.field_types import HeaderText, LabelFilter, Moment
+from redrive.store.runs import RetryingFilter, count_retrying, list_retrying
 
 router = page_router()
 PAGE: Final = 50
@@ -28,6 +28,10 @@ class RunsQuery(BaseModel):
 
     status: RunStatus | None = None
     pipeline: Name | None = None
+    label: LabelFilter | None = None
+    since: Annotated[Moment | None, BeforeValidator(moment)] = None
+    until: Moment | None = None
+    text: HeaderText | None = None
     cursor: str | None = None
 
 
@@ -35,7 +39,8 @@ class RunsQuery(BaseModel):
 async def runs(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
     """Show runs, the newest first."""
     asked = read_query(RunsQuery, request)
-    chosen = RunFilter(tenant=tenant, status=asked.status, pipeline=asked.pipeline)
+    found = await named_runs(app_state, tenant, asked.text)
+    chosen = RunFilter(**asked.model_dump(exclude={"text", "cursor"}), tenant=tenant, run_ids=found)
     page = await runs_page(await app_state.temporal(), await app_state.seal(), chosen, PAGE, asked.cursor)
     return show(
         request,
@@ -43,11 +48,25 @@ async def runs(request: Request, app_state: TheAppState, caller: Reader, tenant:
         "runs.html",
         asked=asked,
         rows=page.rows,
-        older=page.cursor,
+        # The next page must use the same moment for a time span before now.
+        older=list_url(request)(cursor=page.cursor, **({"since": asked.since.isoformat()} if asked.since else {}))
+        if page.cursor
+        else None,
         query=query_of(request),
+        pipelines=await _pipelines(app_state, asked.pipeline),
         statuses=list(RunStatus),
         tenant=tenant,
+        url=list_url(request),
     )
+
+
+async def _pipelines(app_state: AppState, asked: str | None) -> list[str]:
+    """Return the choices of the filter: what workers know, and what was asked for."""
+    try:
+        known = [each.name for each in (await app_state.catalog()).pipelines]
+    except RedriveError:
+        known = []
+    return sorted({*known, *([asked] if asked else [])})
 
 
 @router.get("/runs/{run_id}")
@@ -69,6 +88,12 @@ async def run(request: Request, app_state: TheAppState, caller: Reader, tenant: 
         ],
         links=app_state.links(run=run_id),
     )
+
+
+@router.get("/runs/{run_id}/steps/{step}")
+async def run_step(request: Request, caller: PayloadReader, found: FoundContents) -> Response:
+    """Show what a step is given and what it returned: put into a page when somebody unfolds it."""
+    return show(request, caller, "run_step.html", step=found)
 
 
 class RetryingQuery(BaseModel):

@@ -1,27 +1,42 @@
-"""Bulk operations: opened, controlled and ended, each with its audit row in the same transaction."""
+"""Bulk operations: opened, controlled, ended and read, each change with its audit row in the same transaction.
+
+Which dead letters belong to one is counted for a plan, and fixed when it starts.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
+import asyncpg
+from pydantic_core import from_json
+
 from redrive.bulk import (
+    ITEMS_LIMIT,
     BulkCommand,
     BulkControl,
     BulkControlInput,
     BulkControlRequest,
+    BulkItem,
+    BulkItems,
     BulkPlan,
     BulkProgress,
     BulkStart,
     BulkStatus,
+    BulkView,
+    ItemsRequest,
     control_refusal,
     other_command,
     status_after_control,
 )
+from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import BulkNotFound, BulkRefused
-from redrive.postgres.tenancy import Connection, Pool, transaction
-from redrive.postgres.text import clean, clean_or_none, json_text
+from redrive.keys import only_one
+from redrive.postgres.paging import Query, check_limit, ids_beginning, select
+from redrive.postgres.tenancy import Connection, Pool, reading, transaction
+from redrive.postgres.values import clean, clean_or_none, json_text
 from redrive.store.approvals import is_held, use_plan_approval
-from redrive.store.audit.log import SYSTEM, Action
-from redrive.store.bulk.members import Members, freeze_members
+from redrive.store.audit import SYSTEM, Action
+from redrive.store.dead_letters.lists import fitting
 
 _ACTIONS: Final = {
     BulkControl.PAUSE: Action.BULK_PAUSED,
@@ -49,6 +64,83 @@ _COUNTS: Final = """
     WHERE bulk.tenant = $1 AND bulk.id = $2
     GROUP BY bulk.tenant, bulk.id
 """
+_COLUMNS: Final = """
+    tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because,
+    started_at, finished_at
+"""
+_ONE: Final = select(_COLUMNS, "bulk_operations", "WHERE id = $1")
+_OPEN: Final = select(_COLUMNS, "bulk_operations", "WHERE status <> ALL($1) ORDER BY started_at LIMIT 50")
+
+
+@dataclass(frozen=True)
+class Members:
+    """How many there are, a digest of their ids and versions, and how many of each pipeline's steps.
+
+    Above the limit, counting stops at one more than allowed.
+    """
+
+    count: int
+    digest: str
+    groups: list[tuple[str, str, int]]
+
+
+# Counts and fingerprints the members that a statement gives.
+_MEMBERS: Final = """
+    WITH members AS MATERIALIZED ({source}), groups AS (
+        SELECT pipeline, step, count(*) AS count FROM members GROUP BY pipeline, step
+    )
+    SELECT (SELECT count(*) FROM members) AS count,
+           (SELECT encode(sha256(convert_to(coalesce(
+                string_agg(id || ':' || version, ',' ORDER BY id COLLATE "C"), ''), 'UTF8')), 'hex') FROM members)
+                AS digest,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(pipeline, step, count) ORDER BY pipeline, step), '[]')
+            FROM groups) AS groups
+"""
+
+
+# Stores the members that a statement gives.
+_FREEZE: Final = """
+    INSERT INTO bulk_items (tenant, bulk_id, position, letter_id, run_id, step, version)
+    SELECT tenant, {bulk}, row_number() OVER (ORDER BY last_failed_at, id) - 1, id, run_id, step, version
+    FROM ({source}) AS members
+"""
+
+
+# The members as they were stored.
+_FROZEN: Final = """
+    SELECT letter.id, item.version, letter.pipeline, letter.module AS step
+    FROM bulk_items AS item JOIN dead_letters AS letter ON letter.id = item.letter_id
+    WHERE item.tenant = $1 AND item.bulk_id = $2
+"""
+
+
+async def find_members(pool: Pool, command: BulkCommand) -> Members:
+    """Return what a bulk operation would consist of now."""
+    async with reading(pool, command.tenant) as connection:
+        query = await _chosen(connection, command)
+        source = query.select("id, version, pipeline, module AS step", "dead_letters", limit=ITEMS_LIMIT + 1)
+        return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
+
+
+async def freeze_members(connection: Connection, start: BulkStart) -> Members:
+    """Store the members of a bulk operation, the oldest failure first."""
+    query = await _chosen(connection, start.command)
+    columns = "tenant, id, run_id, step, version, last_failed_at"
+    source = query.select(columns, "dead_letters", "ORDER BY last_failed_at, id", ITEMS_LIMIT + 1)
+    await connection.execute(_FREEZE.format(bulk=query.add(start.bulk_id), source=source), *query.parameters)
+    row = await connection.fetchrow(_MEMBERS.format(source=_FROZEN), start.command.tenant, start.bulk_id)
+    return _members(row)
+
+
+def _members(row: asyncpg.Record | None) -> Members:
+    if row is None:
+        raise LookupError("a count without a row")
+    return Members(row["count"], row["digest"], [tuple(group) for group in from_json(row["groups"])])
+
+
+async def _chosen(connection: Connection, command: BulkCommand) -> Query:
+    chosen = LetterFilter(tenant=command.tenant, status=LetterStatus.PENDING, **dict(command.selection))
+    return await fitting(connection, chosen)
 
 
 async def open_bulk(
@@ -207,4 +299,56 @@ async def _audit(
         clean_or_none(command.reason if command else None),
         bulk_id,
         json_text(after),
+    )
+
+
+async def get_bulk(pool: Pool, tenant: str | None, bulk_id: str) -> BulkView:
+    """Return a bulk operation, by its id or a beginning of it that no other has, or raise if there is none."""
+    async with reading(pool, tenant) as connection:
+        row = await connection.fetchrow(_ONE, clean(bulk_id))
+        if row is None and not "bulk-".startswith(bulk_id):
+            found = await ids_beginning(connection, "bulk_operations", [clean(bulk_id), f"bulk-{clean(bulk_id)}"])
+            row = await connection.fetchrow(_ONE, only_one(bulk_id, found, "bulk operation", BulkNotFound))
+        if row is None:
+            raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r}; `redrive bulk list` shows the newest")
+        return await _view(connection, row)
+
+
+async def list_bulks(pool: Pool, tenant: str | None, limit: int = 20) -> list[BulkView]:
+    """Return the newest bulk operations of a tenant, or of all."""
+    check_limit(limit)
+    query = Query()
+    query.where_given("tenant = {}", tenant)
+    sql = query.select(_COLUMNS, "bulk_operations", "ORDER BY started_at DESC, id DESC", limit)
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(sql, *query.parameters)
+        return [await _view(connection, row) for row in rows]
+
+
+async def open_bulks(pool: Pool) -> list[BulkView]:
+    """Return the bulk operations of all tenants that have not ended."""
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(_OPEN, [status for status in BulkStatus if status.closed])
+        return [await _view(connection, row) for row in rows]
+
+
+async def list_items(pool: Pool, tenant: str | None, asked: ItemsRequest) -> BulkItems:
+    """Return items in the order in which they are sent."""
+    query = Query()
+    query.where("bulk_id = {}", clean(asked.bulk_id))
+    query.where_given("tenant = {}", tenant)
+    query.where_given("status = {}", asked.status)
+    query.where_given("position > {}", asked.after)
+    columns = "position, letter_id, run_id, step, status, why, updated_at"
+    sql = query.select(columns, "bulk_items", "ORDER BY position", asked.limit + 1)
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(sql, *query.parameters)
+    items = [BulkItem.model_validate(dict(row)) for row in rows[: asked.limit]]
+    return BulkItems(items=items, after=items[-1].position if len(rows) > asked.limit else None)
+
+
+async def _view(connection: Connection, row: asyncpg.Record) -> BulkView:
+    return BulkView(
+        **dict(row) | {"options": from_json(row["options"])},
+        progress=await progress(connection, row["tenant"], row["id"]),
     )

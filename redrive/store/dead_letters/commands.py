@@ -1,54 +1,47 @@
-"""Operators' commands: their answers, and the resulting record. Each command has exactly one answer."""
+"""Operators' commands: their answers, and the resulting record. Each command has exactly one answer.
 
-from typing import Final
+A dead letter's row is locked, read and marked inside the caller's transaction.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from redrive.contracts import RunStatus
 from redrive.dead_letters import (
     Answer,
+    CommandRequest,
     Discard,
     LetterCommand,
     LetterId,
+    LetterState,
     LetterStatus,
     MalformedCommand,
     Replay,
     Resolve,
     Restart,
+    closed_refusal,
+    refusal,
     run_status_after,
     status_after,
 )
 from redrive.postgres.tenancy import Connection, Pool, transaction
-from redrive.postgres.text import clean, clean_or_none
-from redrive.store.audit.log import Action, Entry, write
-from redrive.store.dead_letters.locked_rows import before, changing, mark_orphaned
-from redrive.store.keys.generations import follow_restart
+from redrive.postgres.values import clean, clean_or_none
+from redrive.store.audit import Action, Entry, write
+from redrive.store.keys import follow_restart
 
 REFUSALS_TOLD: Final = 50
+_READ: Final = """
+    SELECT status, cycle, version, revision, replay_count, command_request_id, blocked_by, orphaned
+    FROM dead_letters WHERE id = $1
+"""
 
 
 async def first_answer(pool: Pool, letter: LetterId, request_id: str) -> Answer | None:
     """Return how a command with this id was answered before, from the audit log."""
     async with transaction(pool, letter.tenant) as connection:
         return await _first_answer(connection, letter, request_id)
-
-
-async def proof_of(pool: Pool, letter: LetterId, request_id: str) -> str | None:
-    """Return the proof of an accepted command, while it is the dead letter's last one and its outcome is not known.
-
-    A repeated command gets its first answer, even if it was carried out long ago: check this before it is signalled to
-    the run. The run checks it before it obeys. The proof is empty if an older release accepted the command.
-    """
-    async with transaction(pool, letter.tenant) as connection:
-        proof: str | None = await connection.fetchval(
-            """
-            SELECT coalesce(command_nonce::text, '') FROM dead_letters
-            WHERE id = $1 AND command_request_id = $2 AND status <> 'replayed'
-            """,
-            letter.workflow_id,
-            clean(request_id),
-        )
-    return proof
 
 
 _FIRST_ANSWER: Final = """
@@ -63,27 +56,84 @@ async def _first_answer(connection: Connection, letter: LetterId, request_id: st
     return Answer.model_validate_json(text) if text else None
 
 
+# A command of a run has the run's revision. One that is carried out without a run, which is gone, has none.
 _REPLAY: Final = """
-    WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, updated_at = now() WHERE run_id = $6)
+    WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, revision = coalesce($7, revision),
+                     updated_at = now()
+                 WHERE run_id = $6 AND revision < coalesce($7, revision + 1))
     UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, command_request_id = $2,
         replayed_by = $3, replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
-        command_nonce = gen_random_uuid(), version = version + 1, updated_at = now()
+        revision = coalesce($7, revision), version = version + 1, updated_at = now()
     WHERE id = $1
 """
 _CLOSE: Final = """
     WITH run AS (UPDATE runs SET status = $7, closed_at = CASE WHEN $7 <> 'RUNNING' THEN now() END, updated_at = now(),
-                     failed_step = CASE WHEN $7 <> 'SUCCESS' THEN failed_step END,
-                     category = CASE WHEN $7 <> 'SUCCESS' THEN category END
-                 WHERE run_id = $6)
+                     revision = coalesce($9, revision)
+                 WHERE run_id = $6 AND revision < coalesce($9, revision + 1))
     UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-        resolution_reason = $5, command_request_id = $8, command_nonce = gen_random_uuid(),
+        resolution_reason = $5, command_request_id = $8, revision = coalesce($9, revision),
         version = version + 1, updated_at = now()
     WHERE id = $1
 """
 
 
+# The same again, in a workflow task that is done again: the run's next report follows this one.
+NEWER: Final = "UPDATE dead_letters SET revision = $2 WHERE id = $1 AND revision < $2"
+
+
+class RecordBehind(Exception):
+    """The record does not say yet, or does not say any more, that the run is parked in this cycle."""
+
+
+class Taken(NamedTuple):
+    """The valid answer to a command, and whether the run is to carry it out now."""
+
+    answer: Answer
+    obey: bool
+
+
+async def take_command(pool: Pool, request: CommandRequest, written: LetterCommand, answer: Answer) -> Taken:
+    """Record a run's answer to a command; the same command again gets the first answer.
+
+    A run that crashed before its history had the answer asks again: the command is still its record's last one.
+    """
+    async with changing(pool, request.letter) as (connection, record):
+        earlier = await _first_answer(connection, request.letter, written.request_id)
+        if earlier:
+            obey = earlier.accepted and _is_last(record, request)
+            if obey:
+                await connection.execute(NEWER, request.letter.workflow_id, request.revision)
+            return Taken(earlier, obey)
+        if answer.accepted:
+            if record is None or (record["cycle"], record["status"]) != (request.cycle, LetterStatus.PENDING):
+                raise RecordBehind
+            problem = refusal(state(request.letter, record), written)
+            if problem:
+                answer = answer.model_copy(update={"accepted": False, "message": problem})
+        if not answer.accepted:
+            answer = answer.model_copy(update=_said_by(record, request))
+            await write(connection, _command_entry(Action.REFUSED, request.letter, written, record, answer))
+            return Taken(answer, obey=False)
+        await _accept(connection, request.letter, written, request.revision)
+        await write(connection, _command_entry(_action(written), request.letter, written, record, answer))
+        return Taken(answer, obey=True)
+
+
+def _said_by(record: asyncpg.Record | None, request: CommandRequest) -> dict[str, Any]:
+    """Return what the record adds to a refusal: a run that is not parked at the step does not know why it is not."""
+    status = LetterStatus(record["status"]) if record else None
+    if request.cycle or (status and not status.closed):
+        return {"status": status}
+    return {"status": status, "message": closed_refusal(request.letter, status, request.command)}
+
+
+def _is_last(record: asyncpg.Record | None, request: CommandRequest) -> bool:
+    given = (request.cycle, clean(request.command.request_id), status_after(request.command))
+    return record is not None and (record["cycle"], record["command_request_id"], record["status"]) == given
+
+
 async def put_accepted(pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer) -> Answer:
-    """Record that a command was accepted, for a step that is its run's last one or not.
+    """Record that a command was accepted whose run is gone.
 
     Return the valid answer: an earlier one, or a refusal after a change.
     """
@@ -93,23 +143,26 @@ async def put_accepted(pool: Pool, letter: LetterId, command: LetterCommand, ans
             return earlier
         status = LetterStatus(record["status"]) if record else None
         if status is not LetterStatus.PENDING:
-            problem = f"the dead letter is {status}" if status else "there is no such dead letter"
-            answer = answer.model_copy(update={"accepted": False, "message": problem, "status": status})
+            answer = answer.model_copy(
+                update={"accepted": False, "message": closed_refusal(letter, status, command), "status": status}
+            )
             await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
             return answer
-        await _accept(connection, letter, command, run_status_after(command))
+        await _accept(connection, letter, command, None)
         await write(connection, _command_entry(_action(command), letter, command, record, answer))
         return answer
 
 
-async def _accept(connection: Connection, letter: LetterId, command: LetterCommand, run_status: RunStatus) -> None:
+async def _accept(connection: Connection, letter: LetterId, command: LetterCommand, revision: int | None) -> None:
     who, why, request_id = clean(command.requested_by), clean(command.reason), clean(command.request_id)
     if isinstance(command, Replay):
-        await connection.execute(_REPLAY, letter.workflow_id, request_id, who, command.mode.value, why, letter.run_id)
+        await connection.execute(
+            _REPLAY, letter.workflow_id, request_id, who, command.mode.value, why, letter.run_id, revision
+        )
         return
-    status, verb = status_after(command).value, command.verb.value
+    status, verb, run_status = status_after(command).value, command.verb.value, run_status_after(command).value
     await connection.execute(
-        _CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status.value, request_id
+        _CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status, request_id, revision
     )
     if isinstance(command, Restart):
         await follow_restart(connection, letter.tenant, letter.run_id)
@@ -130,12 +183,16 @@ def _action(command: LetterCommand) -> Action:
 async def put_refused(
     pool: Pool, letter: LetterId, command: LetterCommand, answer: Answer, *, orphaned: bool = False
 ) -> Answer:
-    """Record that a command was refused, and that the run is gone if that is why. Return the valid answer."""
+    """Record that a command was refused whose run is gone, and that it is. Return the valid answer."""
     async with changing(pool, letter) as (connection, record):
         earlier = await _first_answer(connection, letter, command.request_id)
         if earlier:
             return earlier
-        if orphaned:
+        status = LetterStatus(record["status"]) if record else None
+        if status is None or status.closed:
+            answer = answer.model_copy(update={"message": closed_refusal(letter, status, command), "status": status})
+        elif orphaned:
+            answer = answer.model_copy(update={"status": LetterStatus.PENDING, "orphaned": True})
             await mark_orphaned(connection, letter)
         await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
         return answer
@@ -211,4 +268,46 @@ def _command_entry(
         request_id=command.request_id,
         before=before(record),
         after=after,
+    )
+
+
+@contextlib.asynccontextmanager
+async def changing(pool: Pool, letter: LetterId) -> AsyncIterator[tuple[Connection, asyncpg.Record | None]]:
+    """Open a transaction that is the only one to change this dead letter, and yield its record."""
+    async with transaction(pool, letter.tenant, alone_with=letter.workflow_id) as connection:
+        yield connection, await read(connection, letter)
+
+
+async def read(connection: Connection, letter: LetterId) -> asyncpg.Record | None:
+    """Return the record's state."""
+    return await connection.fetchrow(_READ, letter.workflow_id)
+
+
+def before(record: asyncpg.Record | None) -> dict[str, Any] | None:
+    """Return what the audit log keeps of a record before a change."""
+    return {name: record[name] for name in ("status", "cycle", "version")} if record else None
+
+
+def state(letter: LetterId, record: asyncpg.Record) -> LetterState:
+    """Return what a record says."""
+    return LetterState(
+        letter=letter,
+        status=LetterStatus(record["status"]),
+        cycle=record["cycle"],
+        replays=record["replay_count"],
+        blocked_by=record["blocked_by"],
+    )
+
+
+async def mark_orphaned(connection: Connection, letter: LetterId) -> None:
+    """Mark an open dead letter: its run is gone."""
+    await connection.execute(
+        """
+        WITH run AS (UPDATE runs SET status = 'FAILED', closed_at = now(), updated_at = now()
+                     WHERE run_id = $2 AND closed_at IS NULL)
+        UPDATE dead_letters SET orphaned = true, status = 'pending', version = version + 1, updated_at = now()
+        WHERE id = $1 AND NOT orphaned AND status IN ('pending', 'replaying')
+        """,
+        letter.workflow_id,
+        letter.run_id,
     )

@@ -7,17 +7,16 @@ from redrive.categories import Category
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import Query, check_limit, select
-from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.store.dead_letters.filters import OPEN, conditions, deep, of_tenant, reading_letters
-from redrive.store.dead_letters.lists import MESSAGE_SHOWN
+from redrive.postgres.values import Record
+from redrive.store.dead_letters.lists import OPEN, SHOWN_MESSAGE, conditions, deep, of_tenant, reading_letters
 from redrive.store.dead_letters.models import LetterGroup, LetterStats
 
 # How many of the newest open dead letters are grouped.
 GROUP_DEPTH: Final = 20_000
 # The largest groups of similar dead letters, each with the newest one as its sample.
 _GROUPS: Final = """
-    SELECT alike.*, pipeline, step, category, error_type, left(message, {shown}) AS message
+    SELECT alike.*, pipeline, module AS step, category, error_type, {message}
     FROM (
         SELECT tenant, fingerprint, count(*) AS count, min(first_failed_at) AS first_failed_at,
                max(last_failed_at) AS last_failed_at,
@@ -42,7 +41,7 @@ async def _groups(connection: Connection, chosen: LetterFilter, limit: int) -> l
     query.where(OPEN)
     newest = deep(chosen.tenant, query, "tenant, fingerprint, id, first_failed_at, last_failed_at", GROUP_DEPTH)
     records = await connection.fetch(
-        _GROUPS.format(shown=MESSAGE_SHOWN, newest=newest, most=query.add(limit)), *query.parameters
+        _GROUPS.format(message=SHOWN_MESSAGE, newest=newest, most=query.add(limit)), *query.parameters
     )
     return [LetterGroup.model_validate(dict(record)) for record in records]
 
@@ -68,7 +67,11 @@ async def _kinds(connection: Connection, chosen: LetterFilter) -> tuple[dict[Cat
     query.where(OPEN)
     newest = deep(chosen.tenant, query, "category, step", GROUP_DEPTH)
     records = await connection.fetch(
-        select("category, step, count(*)", f"({newest}) AS newest", "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2"),
+        select(
+            "category, split_part(step, '@', 1), count(*)",
+            f"({newest}) AS newest",
+            "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+        ),
         *query.parameters,
     )
     by_category: dict[Category, int] = {}
@@ -87,6 +90,25 @@ async def _oldest(connection: Connection, tenant: str | None) -> timedelta | Non
         query.select("min(first_failed_at)", "dead_letters"), *query.parameters
     )
     return datetime.now(UTC) - first if first else None
+
+
+# How many of the newest dead letters tell which pipelines and steps there are.
+PLACES_DEPTH: Final = 2000
+
+
+async def letter_places(pool: Pool, tenant: str | None) -> list[tuple[str, str]]:
+    """Return the pipelines and steps of the newest dead letters, in whatever status, by name.
+
+    The steps of a foreign workflow have no names that others share.
+    """
+    query = Query()
+    query.where("step = module")
+    newest = deep(tenant, query, "pipeline, step", PLACES_DEPTH)
+    async with reading(pool, tenant, in_order=True) as connection:
+        rows = await connection.fetch(
+            select("DISTINCT pipeline, step", f"({newest}) AS newest", "ORDER BY 1, 2"), *query.parameters
+        )
+    return [(row["pipeline"], row["step"]) for row in rows]
 
 
 HOURS: Final = 24

@@ -1,5 +1,10 @@
-"""Reading dead letters: lists, and one with its history. Without a tenant: of all tenants."""
+"""Reading dead letters: lists, and one with its history. Without a tenant: of all tenants.
 
+The filter as SQL is the same for lists, groups, figures and bulk operations.
+"""
+
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
 from typing import Any, Final
 
 import asyncpg
@@ -7,6 +12,8 @@ from pydantic_core import from_json
 
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import LetterNotFound
+from redrive.field_types import label_pairs
+from redrive.keys import SHORTEST_PREFIX, only_one
 from redrive.postgres.paging import (
     COUNTED,
     Page,
@@ -15,41 +22,140 @@ from redrive.postgres.paging import (
     Total,
     check_limit,
     cut,
+    ids_beginning,
     read_cursor,
     select,
     write_cursor,
 )
 from redrive.postgres.tenancy import Connection, Pool, reading
-from redrive.postgres.text import clean, clean_or_none
-from redrive.store.dead_letters.filters import (
-    NEWEST,
-    OPEN,
-    Match,
-    conditions,
-    deep,
-    newest,
-    of_tenant,
-    reading_letters,
-    text_condition,
-    text_match,
-)
+from redrive.postgres.values import clean, clean_or_none
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord, LetterRow
 
-MESSAGE_SHOWN: Final = 300
+OPEN: Final = "status IN ('pending', 'replaying')"
+NEWEST: Final = "ORDER BY last_failed_at DESC, id DESC"
+_EACH_TENANT: Final = "(SELECT DISTINCT tenant FROM dead_letter_counts) AS each"
+_PREFIX: Final = "dead-letter-"
+_IDS: Final = ("run_id", "correlation_id", "idempotency_key")
+# Of a long message, lists have the beginning and the end: a wrapped error names its cause last.
+SHOWN_MESSAGE: Final = """
+    CASE WHEN length(message) > 300 THEN left(message, 199) || '…' || right(message, 100) ELSE message END AS message
+"""
 # How many rows one page of a text search reads.
 SEARCH_DEPTH: Final = 20_000
-
-_JSON_COLUMNS: Final = frozenset({"attempts", "failure_history", "payload", "config", "before", "after"})
+_JSON_COLUMNS: Final = frozenset({"attempts", "failure_history", "payload", "config", "labels", "before", "after"})
 _COLUMNS: Final = f"""
-    id, tenant, run_id, step, module, pipeline, status, category, error_type, left(message, {MESSAGE_SHOWN}) AS message,
+    id, tenant, run_id, step, module, pipeline, status, category, error_type, {SHOWN_MESSAGE},
     jsonb_array_length(attempts) AS attempt_count, cycle, first_failed_at, last_failed_at, fingerprint, correlation_id,
     idempotency_key, replay_count, blocked_by, orphaned, version, updated_at
 """
+_LABELS: Final = """(
+    SELECT coalesce(jsonb_object_agg(name, value), '{}') FROM run_labels WHERE run_labels.run_id = dead_letters.run_id
+) AS labels"""
 # The rows that have a text, among those that one page of a search reads.
 _SEARCH: Final = """
     WITH looked AS MATERIALIZED ({looked}), found AS (SELECT id FROM looked WHERE fits {newest} LIMIT {most})
     SELECT {columns} FROM dead_letters WHERE id IN (SELECT id FROM found) {newest}
 """
+
+
+class Match(StrEnum):
+    """What a text is: a whole id or key, or a part of the message or of one of these."""
+
+    EXACT = "exact"
+    CONTAINS = "contains"
+
+
+def reading_letters(
+    pool: Pool, chosen: LetterFilter, match: Match | None = None
+) -> AbstractAsyncContextManager[Connection]:
+    """Open a transaction that reads in the order of the list, unless an id leads to the few rows at once."""
+    return reading(pool, chosen.tenant, in_order=match is not Match.EXACT and chosen.letters is None)
+
+
+def conditions(chosen: LetterFilter, place: Place | None = None) -> Query:
+    """Return the conditions of the list after this position, without those of the text and the tenant."""
+    query = Query()
+    # A status is a literal, not a parameter: the planner must see that the index of open ones applies.
+    if chosen.status is not None:
+        query.where(f"status = '{chosen.status.value}'")
+    if chosen.open:
+        query.where(OPEN)
+    for column in ("pipeline", "module", "step", "category", "fingerprint"):
+        query.where_given(f"{column} = {{}}", clean_or_none(getattr(chosen, column)))
+    for name, value in label_pairs(chosen.label):
+        own = "SELECT run_id FROM run_labels AS known WHERE known.tenant = dead_letters.tenant"
+        query.where(f"run_id IN ({own} AND known.name = {{}} AND known.value = {{}})", name, value)
+    query.where_given("last_failed_at >= {}", chosen.since)
+    query.where_given("last_failed_at < {}", chosen.until)
+    if chosen.letters is not None:
+        query.where("id = ANY({}::text[])", [clean(letter) for letter in chosen.letters])
+    if place is not None:
+        query.where("(last_failed_at, id) < ({}, {})", place.at, place.id)
+    return query
+
+
+def text_condition(query: Query, text: str, match: Match) -> str:
+    """Return the condition that a dead letter has this text."""
+    if match is Match.EXACT:
+        whole = query.add(clean(text))
+        return "(" + " OR ".join(f"{column} = {whole}" for column in (*_IDS, "id")) + ")"
+    # Not of the dead letter's own id, which ends with its step: the name of a step would find all that died there.
+    part = query.add(f"%{_escaped(clean(text))}%")
+    return "(" + " OR ".join(f"{column} ILIKE {part}" for column in ("message", *_IDS)) + ")"
+
+
+async def text_match(connection: Connection, chosen: LetterFilter) -> Match | None:
+    """Tell what the text is: a whole id when there is a dead letter that has it and fits. None: there is no text.
+
+    Of whatever status: when the dead letter with the key `order-1` is closed, replaying all pending ones that fit
+    `order-1` must not replay `order-10`.
+    """
+    if chosen.text is None:
+        return None
+    anyone = chosen.model_copy(update={"status": None, "open": False, "letters": None})
+    query = conditions(anyone)
+    query.where(text_condition(query, chosen.text, Match.EXACT))
+    is_there = await connection.fetchval(newest(anyone.tenant, query, "id, last_failed_at", 1), *query.parameters)
+    return Match.EXACT if is_there else Match.CONTAINS
+
+
+async def fitting(connection: Connection, chosen: LetterFilter) -> Query:
+    """Return all conditions of a filter."""
+    match = await text_match(connection, chosen)
+    query = conditions(chosen)
+    if match is not None and chosen.text is not None:
+        query.where(text_condition(query, chosen.text, match))
+    of_tenant(query, chosen.tenant)
+    return query
+
+
+def newest(tenant: str | None, query: Query, columns: str, limit: int) -> str:
+    """Return the SQL of a page. For all tenants: of each by its own index, then of these."""
+    if tenant is not None:
+        return deep(tenant, query, columns, limit)
+    query.where("dead_letters.tenant = each.tenant")
+    own = query.select(columns, "dead_letters", NEWEST, limit)
+    return select(
+        "newest.*", f"{_EACH_TENANT} CROSS JOIN LATERAL ({own}) AS newest", f"{NEWEST} LIMIT {query.add(limit)}"
+    )
+
+
+def deep(tenant: str | None, query: Query, columns: str, limit: int) -> str:
+    """Return the SQL for many of the newest matching dead letters."""
+    of_tenant(query, tenant)
+    return query.select(columns, "dead_letters", NEWEST, limit)
+
+
+def of_tenant(query: Query, tenant: str | None) -> None:
+    """Restrict to a tenant; or to all, in the form that the indexes for that expect."""
+    if tenant is None:
+        query.where("version > 0")
+    else:
+        query.where("tenant = {}", tenant)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor: str | None = None) -> Page[LetterRow]:
@@ -114,19 +220,38 @@ def _cut(chosen: LetterFilter, records: list[asyncpg.Record], limit: int, kind: 
 async def get_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord | None:
     """Return the whole record, or None."""
     async with reading(pool, tenant) as connection:
-        record = await connection.fetchrow(
-            "SELECT *, jsonb_array_length(attempts) AS attempt_count FROM dead_letters WHERE id = $1", clean(letter_id)
-        )
+        columns = f"*, jsonb_array_length(attempts) AS attempt_count, {_LABELS}"
+        record = await connection.fetchrow(select(columns, "dead_letters", "WHERE id = $1"), clean(letter_id))
     return LetterRecord.model_validate(_values(record)) if record else None
 
 
-async def find_letter(pool: Pool, tenant: str | None, letter_id: str) -> LetterRecord:
-    """Return the whole record; one of another tenant is not found."""
-    record = await get_letter(pool, tenant, letter_id)
+async def find_letter(pool: Pool, tenant: str | None, text: str) -> LetterRecord:
+    """Return the record that a text names, or raise; one of another tenant is not found.
+
+    The text is its id, its run and step as `run-…/step`, or a beginning of these that no other dead letter has.
+    """
+    run_id, _, step = text.partition("/")
+    whole = f"{_PREFIX}{run_id}-{step}" if step else text
+    record = await get_letter(pool, tenant, whole)
+    if record is not None:
+        return record
+    async with reading(pool, tenant) as connection:
+        found = await ids_beginning(connection, "dead_letters", _beginnings(run_id))
+    ending = [each for each in found if not step or each.endswith(f"-{step}")]
+    of_yours = "" if tenant is None else " of yours"
+    record = await get_letter(pool, tenant, only_one(text, ending, f"dead letter{of_yours}", LetterNotFound))
     if record is None:
-        of_yours = "" if tenant is None else " of yours"
-        raise LetterNotFound(f"no dead letter{of_yours} has the id {letter_id[:200]!r}")
+        raise LetterNotFound(f"no dead letter{of_yours} has the id {text[:200]!r} any more")
     return record
+
+
+def _beginnings(text: str) -> list[str]:
+    """Return how an id may begin that somebody has typed: of the dead letter, of its run, of the run's number."""
+    text = clean(text)
+    # The beginning that every id has is no choice.
+    if len(text.removeprefix(_PREFIX).removeprefix("run-")) < SHORTEST_PREFIX or f"{_PREFIX}run-".startswith(text):
+        return []
+    return [text, f"{_PREFIX}{text}", f"{_PREFIX}run-{text}"]
 
 
 async def audit_trail(pool: Pool, tenant: str, letter_id: str) -> list[AuditEntry]:

@@ -8,7 +8,7 @@ from pydantic import Field
 from redrive.categories import Category
 from redrive.contracts import Attempt
 from redrive.dead_letters import LetterId, LetterStatus, Mode
-from redrive.postgres.records import Record
+from redrive.postgres.values import Record
 
 
 class LetterRow(Record):
@@ -23,7 +23,7 @@ class LetterRow(Record):
     status: LetterStatus
     category: Category
     error_type: str
-    message: str = Field(description="the beginning of it")
+    message: str = Field(description="of a long one the beginning and the end")
     attempt_count: int = Field(description="tries in the last cycle")
     cycle: int
     first_failed_at: datetime = Field(description="in the last cycle")
@@ -68,6 +68,7 @@ class LetterRecord(LetterRow):
     failure_history: list[FailureCycleEntry]
     payload: Any
     config: dict[str, Any]
+    labels: dict[str, str] = Field(default_factory=dict, description="what the caller said of the run")
     build_id: str
     replayed_by: str | None
     replayed_at: datetime | None

@@ -1,5 +1,9 @@
-"""Events and the records of their projectors. Without a tenant: of all tenants."""
+"""Events, the records of their projectors, and runs of some projectors again, by an operator's command.
 
+Without a tenant: of all tenants. Such a run is recorded and audited before it starts.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,16 +14,21 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json, to_json
 
 from redrive.contracts import StepInput
+from redrive.dead_letters import Replay
 from redrive.events import Envelope, event_document, event_id_for
+from redrive.field_types import Moment
 from redrive.keys import run_id_for_key
-from redrive.moments import Moment
 from redrive.postgres.paging import Page, Query, check_limit
-from redrive.postgres.records import Record
 from redrive.postgres.tenancy import Pool, reading, transaction
-from redrive.postgres.text import clean_or_none, json_text
+from redrive.postgres.values import Record, clean, clean_or_none, json_text
+from redrive.store.audit import Action, Entry, EventRef, write
 from redrive.store.broker_records import Listing
 
 _COLUMNS: Final = "id, tenant, dedupe_key, type, source, user_id, correlation_id, occurred_at, run_id, received_at"
+_INSERT: Final = """
+    INSERT INTO event_replays (key, tenant, event_id, run_id, projectors, requested_by, reason)
+    VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING key
+"""
 
 
 class ProjectionStatus(StrEnum):
@@ -188,3 +197,50 @@ async def list_events(pool: Pool, chosen: EventFilter, limit: int = 50, cursor: 
 
 def _stored(row: asyncpg.Record) -> StoredEvent:
     return StoredEvent.model_validate(dict(row) | {"payload": from_json(row["payload"])})
+
+
+@dataclass(frozen=True)
+class NewReplay:
+    """A run of some projectors of an event; `key` is the run's."""
+
+    key: str
+    tenant: str
+    event_id: str
+    run_id: str
+    projectors: Sequence[str]
+
+
+async def put_start(pool: Pool, event: StoredEvent, command: Replay) -> None:
+    """Record that the run of an event, which never started, is to be started."""
+    async with transaction(pool, event.tenant) as connection:
+        await write(connection, _entry(EventRef(event.tenant, event.id, event.run_id), command, []))
+
+
+async def put_replay(pool: Pool, replay: NewReplay, command: Replay) -> None:
+    """Record that projectors are to run again. The same command again changes nothing."""
+    async with transaction(pool, replay.tenant) as connection:
+        is_new = await connection.fetchval(
+            _INSERT,
+            replay.key,
+            replay.tenant,
+            replay.event_id,
+            replay.run_id,
+            list(replay.projectors),
+            clean(command.requested_by),
+            clean(command.reason),
+        )
+        if is_new is None:
+            return
+        about = EventRef(replay.tenant, replay.event_id, replay.run_id)
+        await write(connection, _entry(about, command, list(replay.projectors)))
+
+
+def _entry(about: EventRef, command: Replay, projectors: list[str]) -> Entry:
+    return Entry(
+        action=Action.PROJECTORS_REPLAYED,
+        letter=about,
+        actor=command.requested_by,
+        reason=command.reason,
+        request_id=command.request_id,
+        after={"projectors": projectors},
+    )

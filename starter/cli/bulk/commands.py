@@ -1,21 +1,28 @@
-"""`redrive bulk plan|replay|resolve|discard`: one command for many dead letters, planned first."""
+"""`redrive bulk plan|replay|resolve|discard`: one command for many dead letters, planned first.
 
-from dataclasses import dataclass
+All share the options that say which dead letters, and the safety limits.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
+from pydantic import ValidationError
 
-from redrive.bulk import BulkCommand, BulkPlan
+from redrive.bulk import BulkCommand, BulkPlan, BulkVerb
+from redrive.contracts import DEFAULT_TENANT
 from redrive.dead_letters import Mode, Verb
-from redrive.errors import UnsafeEffects
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput, UnsafeEffects
 from redrive.keys import new_request_id
 from redrive.settings import read_settings
-from redrive.starter.cli.bulk.options import ALL, USUAL, BulkLetters, Care, bulk_command
-from redrive.starter.cli.bulk.progress import follow_bulk, judge
-from redrive.starter.cli.bulk.views import plan_view
+from redrive.starter.cli.bulk.views import follow_bulk, judge, plan_view
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
-from redrive.starter.cli.dead_letters.edits import chosen_output, input_patch
+from redrive.starter.cli.dead_letters.commands import chosen_output, input_patch
+from redrive.starter.cli.dead_letters.lists import LetterOptions
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect, connect_to_change
@@ -27,7 +34,7 @@ Set = Annotated[
         name="--set",
         allow_leading_hyphen=True,
         negative=(),
-        help="Change a field of each step's input: `path=value`, with JSON as the value. Misfits are skipped.",
+        help="Change a field of each step's input: `path=value`, JSON or a bare word. Misfits are skipped.",
     ),
 ]
 Patch = Annotated[
@@ -36,6 +43,43 @@ Patch = Annotated[
 ]
 FromStep = Annotated[str | None, Parameter(help="Begin at this earlier step; it and those after it run again.")]
 StepOnly = Annotated[bool, Parameter(help="Run the dead steps alone; the runs then wait for `redrive run continue`.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BulkLetters(LetterOptions):
+    """Which open dead letters of a tenant."""
+
+    tenant: Annotated[str, Parameter(help="The tenant whose dead letters they are.")] = DEFAULT_TENANT
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Care:
+    """The safety limits."""
+
+    rate: Annotated[float | None, Parameter(help="Maximum number of commands per second.")] = None
+    parallelism: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=500), help="How many may be under way at once.")
+    ] = 20
+    canary: Annotated[
+        int, Parameter(validator=Number(gte=0), help="How many go first: the rest waits for their outcome.")
+    ] = 0
+    stop_percent: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=100), help="Stop when more than this share of them fails.")
+    ] = 10.0
+
+
+ALL, USUAL = BulkLetters(), Care()
+
+
+def bulk_command(verb: BulkVerb, chosen: BulkLetters, care: Care, **fields: Any) -> BulkCommand:
+    """Build a command from the options, or raise which one is wrong."""
+    selection = chosen.selection(datetime.now(UTC))
+    try:
+        return BulkCommand(tenant=chosen.tenant, verb=verb, selection=selection, **asdict(care), **fields)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from error
 
 
 @Parameter(name="*")

@@ -11,22 +11,25 @@ from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
 from redrive.bulk_client import BulkOperations
 from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
-from redrive.starter.cli.bulk.progress import follow_bulk, judge
-from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
+from redrive.starter.cli.bulk.views import bulk_view, bulks_table, follow_bulk, items_table, judge
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_json, print_list
 from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, console, errors
-from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
+from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
 
-app = App(name="bulk", help="Bulk operations: replay, resolve or discard many dead letters with one command.")
-app.command("redrive.starter.cli.bulk.commands:plan")
-app.command("redrive.starter.cli.bulk.commands:replay")
-app.command("redrive.starter.cli.bulk.commands:resolve")
-app.command("redrive.starter.cli.bulk.commands:discard", name=["discard", "ignore"])
+app = App(name="bulk")
+app.command("redrive.starter.cli.bulk.commands:plan", help="Show what a bulk operation would do, and its hash.")
+app.command("redrive.starter.cli.bulk.commands:replay", help="Replay all dead letters that match.")
+app.command("redrive.starter.cli.bulk.commands:resolve", help="Resolve all dead letters that match with one output.")
+app.command(
+    "redrive.starter.cli.bulk.commands:discard",
+    name=["discard", "ignore"],
+    help="Discard all dead letters that match; their runs end FAILED.",
+)
 
-Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, as it was printed at its start.")]
+Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, or a beginning of it that no other has.")]
 
 
 @app.command
@@ -54,8 +57,8 @@ async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
     `redrive bulk watch bulk-6e66dd01a1e2177540731697934191a0`
     """
     async with open_records(read_settings()) as pool:
-        await get_bulk(pool, None, bulk)
-        view = await follow_bulk(pool, bulk, quiet=json)
+        found = await get_bulk(pool, None, bulk)
+        view = await follow_bulk(pool, found.id, quiet=json)
     if json:
         print_json(view)
     judge(view)
@@ -113,7 +116,7 @@ async def items(
     """
     async with open_records(read_settings()) as pool:
         view = await get_bulk(pool, None, bulk)
-        asked = ItemsRequest(tenant=view.tenant, bulk_id=bulk, status=status, limit=limit, after=after)
+        asked = ItemsRequest(tenant=view.tenant, bulk_id=view.id, status=status, limit=limit, after=after)
         page = await list_items(pool, view.tenant, asked)
     if json:
         print_json(page)
@@ -173,8 +176,8 @@ async def _control(send: Callable[..., Awaitable[BulkAnswer]], bulk: str, how: C
     settings = read_settings()
     redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
-        tenant = (await get_bulk(pool, None, bulk)).tenant
-    answer = await send(redrive.bulk, bulk, tenant=tenant, requested_by=asked_by(how.by), reason=how.reason)
+        found = await get_bulk(pool, None, bulk)
+    answer = await send(redrive.bulk, found.id, tenant=found.tenant, requested_by=asked_by(how.by), reason=how.reason)
     if how.json:
         print_json(answer)
     else:

@@ -1,34 +1,102 @@
-"""`redrive dlq …`: show dead letters. The commands to them are in `commands.py`."""
+"""`redrive dlq …`: which dead letters are meant, and show them. The commands to them are in `commands.py`."""
 
 import asyncio
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
+from pydantic import ValidationError
 
+from redrive.categories import Category
 from redrive.connection import stack_directory
-from redrive.dead_letters import LetterFilter, LetterStatus
-from redrive.errors import Unavailable
+from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus
+from redrive.documents import validation_sentence
+from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, Letter, PageOptions
-from redrive.starter.cli.dead_letters.selection import LetterOptions
+from redrive.starter.cli.command_options import (
+    FIRST_PAGE,
+    LABEL_HELP,
+    Letter,
+    PageOptions,
+    page_cursor,
+    parse_moment,
+    read_page_cursor,
+)
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
+from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors, find_story, named_letter, open_records
-from redrive.starter.cli.runs.progress import INTERVAL, OUTAGE_TIMEOUT
-from redrive.starter.cli.runs.views import print_json
-from redrive.starter.cli.terminal import Json, console, errors
-from redrive.starter.cli.times import page_cursor, read_page_cursor
+from redrive.starter.cli.runs.progress import INTERVAL, until_answered
+from redrive.starter.cli.runs.views import print_json, print_page
+from redrive.starter.cli.terminal import Json, console
 from redrive.starter.stack.state import find_running
 from redrive.store.dead_letters.figures import stats as letter_stats
 from redrive.store.dead_letters.lists import list_letters
-from redrive.store.dead_letters.models import LetterRecord, LetterRow
+from redrive.store.dead_letters.models import LetterRecord
 
-app = App(name="dlq", help="Dead letters: look at them, replay them, close them.")
-app.command("redrive.starter.cli.dead_letters.commands:replay")
-app.command("redrive.starter.cli.dead_letters.commands:resolve")
-app.command("redrive.starter.cli.dead_letters.commands:discard", name=["discard", "ignore"])
-app.command("redrive.starter.cli.dead_letters.commands:restart")
+app = App(name="dlq")
+app.command(
+    "redrive.starter.cli.dead_letters.commands:replay", help="Run a dead step again; its run continues from there."
+)
+app.command(
+    "redrive.starter.cli.dead_letters.commands:resolve", help="Close a dead letter with an output; its run continues."
+)
+app.command(
+    "redrive.starter.cli.dead_letters.commands:discard",
+    name=["discard", "ignore"],
+    help="Discard a dead letter; its run ends FAILED.",
+)
+app.command(
+    "redrive.starter.cli.dead_letters.commands:restart",
+    help="Start a new run from the dead step on, if the run itself is gone.",
+)
+app.command(
+    "redrive.starter.cli.dead_letters.commands:reset",
+    help="Reset the workflow to before its failed activity, if it is not a run.",
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LetterOptions:
+    """Which dead letters."""
+
+    pipeline: Annotated[str | None, Parameter(help="Only those of this pipeline.")] = None
+    module: Annotated[str | None, Parameter(help="Only those of this module.")] = None
+    step: Annotated[str | None, Parameter(help="Only those of this step.")] = None
+    category: Annotated[
+        Category | None, Parameter(name_transform=str.lower, help="Only failures of this category.")
+    ] = None
+    fingerprint: Annotated[
+        str | None, Parameter(help="Only similar failures; `redrive dlq stats` shows the fingerprints.")
+    ] = None
+    since: Annotated[
+        str | None,
+        Parameter(
+            help="Only those whose last failure was since then: `2h`, `3d`, or a time such as `2026-05-01T10:00`."
+        ),
+    ] = None
+    until: Annotated[str | None, Parameter(help="Only those whose last failure was before then.")] = None
+    text: Annotated[
+        str | None, Parameter(help="A run id, correlation id or idempotency key; or a part of the error's text.")
+    ] = None
+    label: Annotated[list[str] | None, Parameter(negative=(), help=LABEL_HELP)] = None
+    letters: Annotated[
+        list[str] | None,
+        Parameter(name="--letter", negative=(), help="This dead letter, by its id; may be given several times."),
+    ] = None
+
+    def selection(self, now: datetime) -> LetterSelection:
+        """Return the selection, or raise which option is wrong; durations count back from now."""
+        given = {name: value for name, value in asdict(self).items() if name in LetterSelection.model_fields}
+        given["label"] = ",".join(self.label) if self.label else None
+        moments = {name: parse_moment(f"--{name}", given[name], now) for name in ("since", "until")}
+        try:
+            return LetterSelection(**given | moments)
+        except ValidationError as error:
+            raise InvalidInput(validation_sentence(error)) from error
 
 
 @app.command(name="list")
@@ -36,14 +104,17 @@ async def list_dead_letters(
     *,
     tenant: str | None = None,
     status: LetterStatus | None = None,
+    all_: Annotated[bool, Parameter(name="--all")] = False,
     chosen: LetterOptions | None = None,
     shown: PageOptions = FIRST_PAGE,
 ) -> None:
-    """List dead letters, the newest failure first.
+    """List the open dead letters, the newest failure first.
 
     **Examples**
 
-    `redrive dlq list --status pending --pipeline order --since 2h`
+    `redrive dlq list --pipeline order --since 2h`
+
+    `redrive dlq list --status replayed`
 
     `redrive dlq list --text "card declined" --json | jq -r '.dead_letters[].id'`
 
@@ -52,27 +123,27 @@ async def list_dead_letters(
     tenant
         Only those of this tenant.
     status
-        Only those with this status.
+        Those with this status, instead of the open ones.
+    all_
+        Those of every status.
     """
     place, now = read_page_cursor(shown.cursor, datetime.now(UTC))
     selection = (chosen or LetterOptions()).selection(now)
-    wanted = LetterFilter(tenant=tenant, status=status, **dict(selection))
+    if all_ and status:
+        raise WrongUsage("give --all or --status, not both")
+    only_open = not all_ and status is None
+    wanted = LetterFilter(tenant=tenant, status=status, open=only_open, **dict(selection))
     async with open_records(read_settings()) as pool:
         page = await list_letters(pool, wanted, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
-    if shown.json:
-        print_json({"dead_letters": page.rows, "cursor": following})
-    else:
-        _print_page(page.rows, following)
-
-
-def _print_page(rows: Sequence[LetterRow], following: str | None) -> None:
-    if rows:
-        console.print(letters_table(rows))
-    else:
-        errors.print("no dead letters" + (" on this page" if following else ""))
-    if following:
-        errors.print(f"there are more: add --cursor {following}", markup=False)
+    print_page(
+        "dead_letters",
+        page.rows,
+        following,
+        letters_table,
+        none="no open dead letters" if only_open else "no dead letters",
+        json=shown.json,
+    )
 
 
 @app.command
@@ -123,23 +194,14 @@ async def watch(letter: Letter, /, *, json: Json = False) -> None:
             if record.status.closed:
                 break
             await asyncio.sleep(INTERVAL)
-            record = await _read_again(pool, record.id)
+            record = await until_answered(partial(_read_again, pool, record.id))
     if json:
         print_json(record)
 
 
 async def _read_again(pool: Pool, letter: str) -> LetterRecord:
-    """Read the record, however often the database must be asked."""
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + OUTAGE_TIMEOUT
-    while True:
-        try:
-            with database_errors():
-                return await named_letter(pool, letter)
-        except Unavailable:
-            if loop.time() > give_up:
-                raise
-        await asyncio.sleep(INTERVAL)
+    with database_errors():
+        return await named_letter(pool, letter)
 
 
 @app.command

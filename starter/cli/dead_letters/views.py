@@ -7,7 +7,6 @@ from typing import Any
 from pydantic_core import to_json
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from redrive.categories import Category
@@ -15,7 +14,7 @@ from redrive.contracts import Attempt
 from redrive.dead_letters import LetterStatus
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
-from redrive.starter.cli.terminal import plain
+from redrive.starter.cli.terminal import Facts, Listing, plain
 from redrive.store.dead_letters.models import (
     AuditEntry,
     FailureCycleEntry,
@@ -41,13 +40,14 @@ def letter_status(row: LetterRow) -> Text:
     return text.append(f" ({', '.join(notes)})" if notes else "")
 
 
-def letters_table(rows: Sequence[LetterRow]) -> Table:
+def letters_table(rows: Sequence[LetterRow]) -> Listing:
     """Return a list of dead letters."""
     table = _table("id", "tenant", "pipeline", "status", "category", "cycle", "last failure", "error")
-    table.columns[0].overflow = "fold"
     for row in rows:
         error = plain(_first_line(row.message, 100))
-        facts = (row.tenant, row.pipeline, letter_status(row), row.category.value, str(row.cycle))
+        # A pipeline's step is a part of the id.
+        place = plain(f"{row.pipeline} › {row.module}" if row.letter.foreign else row.pipeline)
+        facts = (row.tenant, place, letter_status(row), row.category.value, str(row.cycle))
         table.add_row(row.id, *facts, moment(row.last_failed_at), error)
     return table
 
@@ -73,10 +73,12 @@ def _identity(record: LetterRecord) -> dict[str, str | None]:
         "run": record.run_id,
         "step": record.step,
         "module": record.module,
+        "temporal run": record.letter.execution,
         "category": record.category.value,
         "failed": f"{moment(record.first_failed_at)} to {moment(record.last_failed_at)}, cycle {record.cycle}",
         "worker build": record.build_id,
         "correlation id": record.correlation_id,
+        **record.labels,
         "idempotency key": record.idempotency_key,
         "fingerprint": record.fingerprint,
         "replays": _replays(record),
@@ -135,7 +137,7 @@ def _attempt(attempt: Attempt) -> tuple[str, str, str, Text, str]:
     return str(attempt.attempt), moment(attempt.at), attempt.category.value, error, waited
 
 
-def audit_table(trail: Sequence[AuditEntry]) -> Table:
+def audit_table(trail: Sequence[AuditEntry]) -> Listing:
     """Return the audit log of one dead letter."""
     table = _table("", "no.", "at", "action", "by", "reason", "request id")
     for entry in trail:
@@ -181,11 +183,11 @@ def stats_view(stats: LetterStats) -> Group:
     return Group(*parts)
 
 
-def _counts(kind: str, counts: dict[Category, int] | dict[str, int]) -> Table:
+def _counts(kind: str, counts: dict[Category, int] | dict[str, int]) -> Facts:
     return _facts({kind: ", ".join(f"{name} {count}" for name, count in counts.items())})
 
 
-def _groups(groups: Iterable[LetterGroup]) -> Table:
+def _groups(groups: Iterable[LetterGroup]) -> Listing:
     table = _table("count", "fingerprint", "tenant", "pipeline", "step", "category", "newest", "error", "sample")
     for group in groups:
         place = (group.tenant, group.pipeline, group.step, group.category.value)
@@ -194,16 +196,12 @@ def _groups(groups: Iterable[LetterGroup]) -> Table:
     return table
 
 
-def _facts(facts: dict[str, str | None]) -> Table:
-    table = Table(box=None, show_header=False)
-    for name, value in facts.items():
-        if value is not None:
-            table.add_row(f"  {name}", plain(value))
-    return table
+def _facts(facts: dict[str, str | None]) -> Facts:
+    return Facts(facts, indent=2)
 
 
-def _table(*headers: str) -> Table:
-    return Table(*headers, box=None, header_style="bold")
+def _table(*headers: str) -> Listing:
+    return Listing(*headers)
 
 
 def _first_line(text: str, limit: int) -> str:

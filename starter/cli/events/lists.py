@@ -1,25 +1,23 @@
-"""`redrive events …`: show events and dead events. Replay and discard are in `commands.py`."""
+"""`redrive events …`: show events and dead events, as tables for a terminal. Commands are in `commands.py`."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from pydantic_core import to_json
+from rich.console import Group
+from rich.text import Text
 
 from redrive.errors import EventNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.redaction.redactor import Redactor
 from redrive.settings import read_settings
 from redrive.starter.cli.command_options import FIRST_PAGE, PageOptions
-from redrive.starter.cli.events.views import (
-    MESSAGE_SHOWN,
-    dead_event_story,
-    dead_events_table,
-    event_story,
-    events_table,
-)
+from redrive.starter.cli.dead_letters.views import audit_facts
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import print_json
-from redrive.starter.cli.terminal import Json, console, errors
-from redrive.store.audit.lists import list_audit
+from redrive.starter.cli.runs.views import moment, print_json, print_page
+from redrive.starter.cli.terminal import Json, Listing, console, plain
+from redrive.store.audit import AuditLine, list_audit
 from redrive.store.events.dead import (
     DeadEvent,
     DeadEventFilter,
@@ -28,11 +26,30 @@ from redrive.store.events.dead import (
     list_dead_events,
     message_of,
 )
-from redrive.store.events.records import EventFilter, get_event, list_events, projections_of
+from redrive.store.events.records import (
+    EventFilter,
+    EventRow,
+    Projection,
+    StoredEvent,
+    get_event,
+    list_events,
+    projections_of,
+)
 
-app = App(name="events", help="Events from brokers: look at them, replay them, give dead ones up.")
-app.command("redrive.starter.cli.events.commands:replay")
-app.command("redrive.starter.cli.events.commands:discard_event", name=["discard", "ignore"])
+app = App(name="events")
+app.command("redrive.starter.cli.events.commands:replay", help="Replay an event, or a dead one.")
+app.command("redrive.starter.cli.trial_messages:send_event", name="send", help="Send an event, to try a bridge out.")
+app.command(
+    "redrive.starter.cli.events.commands:discard_event", name=["discard", "ignore"], help="Discard a dead event."
+)
+_STYLES = {
+    "succeeded": "green",
+    "replayed": "green",
+    "failed": "bold red",
+    "pending": "bold red",
+    "replaying": "yellow",
+}
+MESSAGE_SHOWN = 4096
 
 
 @app.command(name="list")
@@ -61,11 +78,7 @@ async def list_all(
     chosen = EventFilter(tenant=tenant, type=event_type, failed=failed)
     async with open_records(read_settings()) as pool:
         page = await list_events(pool, chosen, shown.limit, shown.cursor)
-    if shown.json:
-        print_json({"events": page.rows, "cursor": page.cursor})
-    else:
-        console.print(events_table(page.rows) if page.rows else "no events")
-        _print_cursor(page.cursor)
+    print_page("events", page.rows, page.cursor, events_table, none="no events", json=shown.json)
 
 
 @app.command
@@ -98,11 +111,7 @@ async def dead(
     chosen = DeadEventFilter(tenant=whose, status=status, source_stream=stream)
     async with open_records(read_settings()) as pool:
         page = await list_dead_events(pool, chosen, shown.limit, shown.cursor)
-    if shown.json:
-        print_json({"dead_events": page.rows, "cursor": page.cursor})
-    else:
-        console.print(dead_events_table(page.rows) if page.rows else "no dead events")
-        _print_cursor(page.cursor)
+    print_page("dead_events", page.rows, page.cursor, dead_events_table, none="no dead events", json=shown.json)
 
 
 @app.command
@@ -146,6 +155,59 @@ async def _show_dead(pool: Pool, found: DeadEvent, redactor: Redactor, *, json: 
         console.print(dead_event_story(found, message, audit))
 
 
-def _print_cursor(cursor: str | None) -> None:
-    if cursor:
-        errors.print(f"more: --cursor {cursor}", markup=False)
+def events_table(rows: Sequence[EventRow]) -> Listing:
+    """Return a list of events."""
+    table = Listing("event", "type", "source", "tenant", "dedupe key", "run", "received")
+    for row in rows:
+        texts = (plain(row.type), plain(row.source), row.tenant, plain(row.dedupe_key))
+        table.add_row(row.id, *texts, row.run_id, moment(row.received_at))
+    return table
+
+
+def event_story(event: StoredEvent, records: Sequence[Projection]) -> Group:
+    """Return one event with the outcomes of its projectors."""
+    return Group(
+        events_table([event]),
+        Text(""),
+        projections_table(records) if records else Text("no projector has ended yet", style="yellow"),
+        Text(""),
+        plain(f"payload: {to_json(event.payload).decode()[:MESSAGE_SHOWN]}"),
+    )
+
+
+def projections_table(records: Sequence[Projection]) -> Listing:
+    """Return the projectors of an event."""
+    table = Listing("projector", "status", "attempt", "completed", "run", "error")
+    for row in records:
+        status = Text(row.status, style=_STYLES.get(row.status, ""))
+        error = plain((row.error or "")[:160])
+        table.add_row(row.projector, status, str(row.attempt), moment(row.completed_at), row.run_id, error)
+    return table
+
+
+def dead_events_table(rows: Sequence[DeadEvent]) -> Listing:
+    """Return a list of dead messages."""
+    headers = ("dead event", "tenant", "status", "stream", "message", "tries", "last try", "error")
+    table = Listing(*headers)
+    for row in rows:
+        status = Text(row.status, style=_STYLES.get(row.status, ""))
+        place = (plain(row.source_stream), plain(row.source_message_id))
+        table.add_row(
+            row.id,
+            row.tenant,
+            status,
+            *place,
+            str(row.attempts),
+            moment(row.last_attempt_at),
+            plain(f"{row.category}: {row.error}"[:160]),
+        )
+    return table
+
+
+def dead_event_story(dead: DeadEvent, message: str, audit: Sequence[AuditLine]) -> Group:
+    """Return one dead message, and what was done to it."""
+    lines = Listing("when", "what", "who", "why", "request")
+    for line in reversed(audit):
+        lines.add_row(*audit_facts(line))
+    error, text = plain(f"error: {dead.error}"), plain(f"message: {message[:MESSAGE_SHOWN]}")
+    return Group(dead_events_table([dead]), Text(""), error, text, Text(""), lines)

@@ -1,4 +1,4 @@
-"""`redrive run …`: start runs, show them, cancel them, let them continue."""
+"""`redrive run …`: start runs, show them, cancel them, let them continue. `redrive modules`: what can be started."""
 
 import sys
 from dataclasses import dataclass
@@ -13,18 +13,27 @@ from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
-from redrive.starter.cli.command_options import FIRST_PAGE, Giving, PageOptions, asked_by, finish
+from redrive.settings import read_settings
+from redrive.starter.cli.command_options import (
+    FIRST_PAGE,
+    LABEL_HELP,
+    By,
+    Giving,
+    PageOptions,
+    Reason,
+    asked_by,
+    finish,
+    parse_duration,
+)
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.progress import run_output, tell_if_no_worker, wait_for_run
-from redrive.starter.cli.runs.views import print_json, print_list, run_json, run_table, runs_table
-from redrive.starter.cli.sdk import connect, connect_to_change
+from redrive.starter.cli.runs.views import modules_table, print_json, print_list, run_json, run_table, runs_table
+from redrive.starter.cli.sdk import connect, connect_to_change, named_run
 from redrive.starter.cli.terminal import Json, confirm, console, errors
-from redrive.starter.cli.times import parse_duration
 
 STDIN = "-"
-
-
-app = App(name="run", help="Start runs, look at them, cancel them, let them go on.")
+RunId = Annotated[str, Parameter(name="RUN-ID", help="The run's id, or a beginning of it that no other run has.")]
+app = App(name="run")
 
 
 @Parameter(name="*")
@@ -49,6 +58,21 @@ class StartOptions:
     ] = None
     correlation_id: Annotated[str | None, Parameter(help="Your own id, on every log line of the run.")] = None
     user: Annotated[str | None, Parameter(help="The user that the run is for; sent to services in a header.")] = None
+    label: Annotated[
+        list[str] | None,
+        Parameter(
+            negative=(),
+            help="`name=value`, on every log line, span and dead letter of the run; may be given several times.",
+        ),
+    ] = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels by their names."""
+        pairs = [text.partition("=") for text in self.label or ()]
+        if wrong := next((name for name, equals, _ in pairs if not equals), None):
+            raise WrongUsage(f"--label {wrong}: a label is name=value, such as mission_id=42")
+        return {name: value for name, _, value in pairs}
 
     @property
     def lifetime(self) -> timedelta:
@@ -93,7 +117,7 @@ async def start(
         Show progress until the run has ended, then its result. The exit code is the outcome: 0, 3 (FAILED),
         4 (CANCELED) or 5 (parked: a step is a dead letter). Ctrl-C stops waiting, not the run.
     """
-    document = parse_payload(_payload_text(source, given.payload, given.file))
+    document = parse_payload(payload_text(source, given.payload, given.file))
     lifetime = given.lifetime
     async with await connect_to_change() as redrive:
         started = await redrive.start(
@@ -104,6 +128,7 @@ async def start(
             ttl=lifetime,
             correlation_id=given.correlation_id,
             user_id=given.user,
+            labels=given.labels,
         )
     if not started.status.closed:
         await tell_if_no_worker(redrive)
@@ -115,7 +140,8 @@ async def start(
         _print_started(started)
 
 
-def _payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:
+def payload_text(source: str | None, payload: str | None, file: Path | None) -> bytes | str:
+    """Return the payload as text, from the one place where it is given."""
     if source and source != STDIN:
         what = "unknown option:" if source.startswith("-") else "not understood:"
         raise WrongUsage(f"{what} {source}; a payload is given as --payload '{{…}}', --file F or -")
@@ -140,21 +166,17 @@ def _print_started(started: StartedRun) -> None:
 
 
 @app.command
-async def status(run_id: str, /, *, json: Json = False) -> None:
+async def status(run_id: RunId, /, *, json: Json = False) -> None:
     """Show a run's status: its steps, attempts, the next retry, errors, and the result once there is one.
 
     **Examples**
 
     `redrive run status run-01a1e2177540731697934191006e66dd`
 
-    `redrive run status run-01a1e2177540731697934191006e66dd --json | jq -r .status`
-
-    Parameters
-    ----------
-    run_id
-        The run's id, as `redrive run start` and `redrive run list` print it.
+    `redrive run status 01a1e217 --json | jq -r .status`
     """
     redrive = await connect()
+    run_id = await named_run(redrive, run_id)
     view = await redrive.status(run_id)
     output = await run_output(redrive, run_id, view.status)
     if json:
@@ -169,6 +191,7 @@ async def list_runs(
     status: RunStatus | None = None,
     pipeline: str | None = None,
     tenant: str | None = None,
+    label: Annotated[list[str] | None, Parameter(negative=(), help=LABEL_HELP)] = None,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))] = 20,
     json: Json = False,
 ) -> None:
@@ -177,6 +200,8 @@ async def list_runs(
     **Examples**
 
     `redrive run list --status failed --pipeline order`
+
+    `redrive run list --label mission_id=42 --label stage_id=2`
 
     `redrive run list --limit 1000 --json | jq -r '.[].run_id'`
 
@@ -192,7 +217,9 @@ async def list_runs(
         Maximum number of rows.
     """
     redrive = await connect()
-    rows = [row async for row in redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, limit=limit)]
+    chosen = ",".join(label) if label else None
+    found = redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, label=chosen, limit=limit)
+    rows = [row async for row in found]
     print_list(rows, runs_table, none="no runs", json=json)
 
 
@@ -220,42 +247,41 @@ async def list_retrying(
 
 
 @app.command
-async def cancel(run_id: str, /, *, reason: str, json: Json = False) -> None:
+async def cancel(run_id: RunId, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
     """Cancel an open run: its running step is interrupted, later ones do not start.
+
+    The dead letters of a parked run are closed with it. Who asked and why is in the audit log, if there is a database.
 
     **Example**
 
     `redrive run cancel run-01a1e2177540731697934191006e66dd --reason "ordered twice"`
-
-    Parameters
-    ----------
-    run_id
-        The run's id, as `redrive run start` and `redrive run list` print it.
-    reason
-        Why; kept in the run's history.
     """
-    redrive = await connect_to_change()
-    await redrive.cancel(run_id, reason=reason)
+    # Here: the other commands do not read the database.
+    from redrive.starter.cli.records import note_cancel  # noqa: PLC0415
+
+    settings, who = read_settings(), asked_by(by)
+    redrive = await connect_to_change(settings)
+    view = await redrive.status(await named_run(redrive, run_id))
+    if not view.status.closed:
+        await note_cancel(settings, view, actor=who, reason=reason)
+    await redrive.cancel(view.run_id, reason=f"{reason} (asked for by {who})")
     if json:
-        print_json({"run_id": run_id, "requested": "cancel"})
+        print_json({"run_id": view.run_id, "requested": "cancel"})
     else:
-        console.print(f"asked {run_id} to stop; `redrive run status {run_id}` shows when it has", soft_wrap=True)
+        follow = f"redrive run status {view.run_id}"
+        console.print(f"asked {view.run_id} to stop; `{follow}` shows when it has", soft_wrap=True)
 
 
 @app.command(name="continue")
-async def go_on(run_id: str, /, *, how: Giving) -> None:
+async def go_on(run_id: RunId, /, *, how: Giving) -> None:
     """Let a PARTIAL run, which waits after a `--step-only` replay, continue with its later steps.
 
     **Example**
 
     `redrive run continue run-01a1e2177540731697934191006e66dd --reason "the first charge went well"`
-
-    Parameters
-    ----------
-    run_id
-        The run's id.
     """
     redrive = await connect_to_change()
+    run_id = await named_run(redrive, run_id)
     view = await redrive.status(run_id)
     if view.status is RunStatus.PARTIAL:
         left = ", ".join(step.name for step in view.steps if step.status is StepStatus.PENDING)
@@ -264,3 +290,21 @@ async def go_on(run_id: str, /, *, how: Giving) -> None:
         run_id, requested_by=asked_by(how.by), reason=how.reason, request_id=how.request_id
     )
     finish(answer, json=how.json)
+
+
+async def modules(*, json: Json = False) -> None:
+    """List the pipelines and modules that a live worker knows: what can be started, and with which fields.
+
+    A fast step is first attempted inside the workflow task: quicker, and run again if the worker dies meanwhile.
+
+    **Examples**
+
+    `redrive modules`
+
+    `redrive modules --json` adds the schema of input and output and the whole retry policy of each module.
+    """
+    catalog = await (await connect()).catalog()
+    if json:
+        print_json(catalog)
+    else:
+        console.print(modules_table(catalog))

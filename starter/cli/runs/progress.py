@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.live import Live
 
@@ -70,6 +71,7 @@ async def tell_if_no_worker(redrive: "Redrive") -> None:
         return
 
 
+T = TypeVar("T")
 NO_WORKER = "no worker is running: the run waits in Temporal and begins when one is started with `redrive worker`"
 INTERVAL = 0.25
 # A restarting server is back before this; a wait should outlast it as the run does.
@@ -91,7 +93,7 @@ async def follow(
         while True:
             # In this order: the view of the run is not older than the answer.
             has_begun = begun is None or await begun()
-            view = await _status(redrive, run_id)
+            view = await until_answered(partial(redrive.status, run_id))
             if quiet:
                 pass
             elif console.is_terminal:
@@ -103,13 +105,13 @@ async def follow(
             await asyncio.sleep(INTERVAL)
 
 
-async def _status(redrive: "Redrive", run_id: str) -> RunView:
-    """Return the run's status, however often the server must be asked."""
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return the answer, however often the server or the database must be asked."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + OUTAGE_TIMEOUT
     while True:
         try:
-            return await redrive.status(run_id)
+            return await ask()
         except Unavailable:
             if loop.time() > give_up:
                 raise

@@ -2,31 +2,25 @@
 
 from collections.abc import Sequence
 
-from rich.table import Table
 from rich.text import Text
 
 from redrive.settings import read_settings
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import print_json, wait
-from redrive.starter.cli.terminal import console, errors
-from redrive.store.runs.retrying import RetryingFilter, RetryingStep, list_retrying
+from redrive.starter.cli.runs.views import print_page, wait
+from redrive.starter.cli.terminal import Listing
+from redrive.store.runs import RetryingFilter, RetryingStep, list_retrying
 
 
 async def print_retrying(tenant: str | None, limit: int, cursor: str | None, *, json: bool) -> None:
     """Print one page of the steps in retry."""
     async with open_records(read_settings()) as pool:
         page = await list_retrying(pool, RetryingFilter(tenant=tenant), limit, cursor)
-    if json:
-        print_json({"retrying": page.rows, "cursor": page.cursor})
-        return
-    console.print(_table(page.rows)) if page.rows else errors.print("nothing is tried again")
-    if page.cursor:
-        errors.print(f"more: --cursor {page.cursor}", markup=False)
+    print_page("retrying", page.rows, page.cursor, _table, none="nothing is tried again", json=json)
 
 
-def _table(rows: Sequence[RetryingStep]) -> Table:
+def _table(rows: Sequence[RetryingStep]) -> Listing:
     headers = ("run", "step", "pipeline", "tenant", "attempts", "next retry", "last error")
-    table = Table(*headers, box=None, header_style="bold")
+    table = Listing(*headers)
     for row in rows:
         attempts = f"{row.attempt} of {row.max_attempts}"
         error = Text(f"{row.category}: {row.error[:160]}")

@@ -6,11 +6,10 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
-from redrive.starter.cli.terminal import console, errors
+from redrive.starter.cli.terminal import Listing, console, errors
 
 Row = TypeVar("Row")
 _STYLES = {
@@ -27,7 +26,7 @@ def print_json(value: Any) -> None:
     print(to_json(value, indent=2).decode())
 
 
-def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Table], *, none: str, json: bool) -> None:
+def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Listing], *, none: str, json: bool) -> None:
     """Print a list as JSON or as a table; if it is empty, say so on stderr: stdout is for results."""
     if json:
         print_json(rows)
@@ -37,14 +36,32 @@ def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Table], *, 
         errors.print(none)
 
 
+def print_page(
+    name: str,
+    rows: Sequence[Row],
+    cursor: str | None,
+    table: Callable[[Sequence[Row]], Listing],
+    *,
+    none: str,
+    json: bool,
+) -> None:
+    """Print one page of a list, as JSON under its name or as a table; on stderr how to get the next one."""
+    if json:
+        print_json({name: rows, "cursor": cursor})
+        return
+    print_list(rows, table, none=f"{none} on this page" if cursor else none, json=False)
+    if cursor:
+        errors.print(f"there are more: add --cursor {cursor}", markup=False)
+
+
 def status_text(status: RunStatus | StepStatus) -> Text:
     """Return a status in its colour."""
     return Text(status.value, style=_STYLES.get(status.value, ""))
 
 
-def runs_table(rows: Sequence[RunSummary]) -> Table:
+def runs_table(rows: Sequence[RunSummary]) -> Listing:
     """Return a list of runs."""
-    table = Table("run", "pipeline", "tenant", "status", "failed step", "started", box=None, header_style="bold")
+    table = Listing("run", "pipeline", "tenant", "status", "failed step", "started")
     for row in rows:
         failed = f"{row.failed_step} ({row.category})" if row.failed_step else ""
         table.add_row(row.run_id, row.pipeline, row.tenant, status_text(row.status), failed, moment(row.started_at))
@@ -60,7 +77,7 @@ def run_table(view: RunView, output: object = None) -> Group:
     """Return one run with its steps, and its result if there is one."""
     title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
     headers = ("step", "status", "attempts", "started", "took", "next retry", "output", "last error")
-    table = Table(*headers, box=None, header_style="bold")
+    table = Listing(*headers)
     until = view.closed_at or datetime.now(UTC)
     for step in view.steps:
         times = (_clock(step.started_at), _took(step, until), wait(step.next_retry_at))
@@ -87,17 +104,18 @@ def last_error(step: StepState) -> Text:
 
 def modules_table(catalog: Catalog) -> Group:
     """Return a worker's modules and pipelines."""
-    pipelines = Table("pipeline", "steps", box=None, header_style="bold")
+    pipelines = Listing("pipeline", "steps")
     for pipeline in catalog.pipelines:
-        pipelines.add_row(pipeline.name, " → ".join(pipeline.steps))
-    modules = Table("module", "input", "attempts", "timeout", "backoff", "what it does", box=None, header_style="bold")
+        steps = (f"{step} (fast)" if step in pipeline.fast else step for step in pipeline.steps)
+        pipelines.add_row(pipeline.name, " → ".join(steps))
+    modules = Listing("module", "input", "attempts", "timeout", "backoff", "what it does")
     for module in catalog.modules:
         policy = module.policy
         modules.add_row(
             module.name,
             ", ".join(_fields(module.input_schema)),
             str(policy.max_attempts),
-            f"{policy.timeout.total_seconds():g} s",
+            f"{policy.timeout.total_seconds():g} s{', fast' if module.fast else ''}",
             f"{policy.base.total_seconds():g} s × {policy.factor:g}, cap {policy.cap.total_seconds():g} s",
             module.summary,
         )

@@ -14,11 +14,10 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp import commands
 
 from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
-from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.children import ChildState, Supervisor
 from redrive.starter.stack.placement import ServerPlace
 from redrive.starter.stack.ports import reserve
 from redrive.starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
-from redrive.starter.stack.supervisor import Supervisor
 from tests.conftest import eventually
 
 PERSISTENT = 2
@@ -113,7 +112,7 @@ class RabbitServer:
 
 
 @contextlib.asynccontextmanager
-async def rabbitmq_server(directory: Path) -> AsyncIterator[RabbitServer]:
+async def rabbitmq_server(directory: Path, port: int | None = None) -> AsyncIterator[RabbitServer]:
     """Run a server while the block lasts."""
     programs = await asyncio.to_thread(get_rabbitmq)
     with contextlib.ExitStack() as undo:
@@ -124,7 +123,7 @@ async def rabbitmq_server(directory: Path) -> AsyncIterator[RabbitServer]:
             return reservation.number
 
         home = directory / "rabbitmq"
-        server = place_rabbitmq(programs, ServerPlace(programs.server, home, home, None), None, choose)
+        server = place_rabbitmq(programs, ServerPlace(programs.server, home, home, None), port, choose)
         supervisor = Supervisor(directory)
         try:
             for program in server.children:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.state import StackInfo
-from redrive.starter.stack.workers import worker_environment
 from tests.chaos.retry_case import RetryCase
 from tests.chaos.retry_scene import bridge_environment, bridges
 from tests.conftest import owner_url

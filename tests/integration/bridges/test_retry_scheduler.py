@@ -21,11 +21,19 @@ from redrive.postgres.database import Database
 from redrive.postgres.tenancy import QUARANTINE
 from redrive.processes.rabbitmq_bridge import RabbitBridge, open_bridge
 from redrive.settings import Settings
-from redrive.store.audit.lists import list_audit
-from redrive.store.messages.commands import assigned, take_command
-from redrive.store.messages.dead import DeadMessage, MessageFilter, MessageKind, MessageStatus, find_dead, list_dead
+from redrive.store.audit import list_audit
+from redrive.store.broker_records import NEEDS_TENANT
+from redrive.store.messages.dead import (
+    DeadMessage,
+    MessageFilter,
+    MessageKind,
+    MessageStatus,
+    assigned,
+    find_dead,
+    list_dead,
+    take_command,
+)
 from redrive.store.messages.retry_queue import depth
-from redrive.store.quarantine import NEEDS_TENANT
 from tests.conftest import eventually
 from tests.integration.bridges.conftest import Names
 from tests.integration.bridges.rabbit import RabbitServer, retry_message

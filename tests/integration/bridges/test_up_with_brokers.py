@@ -1,10 +1,15 @@
 """`redrive up --with redis,rabbitmq`, and what operators do with messages that were given up, as typed."""
 
 import json
+import shlex
+import socket
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiormq
 import psutil
@@ -13,8 +18,9 @@ from pamqp import commands
 
 from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.starter.stack.rabbitmq import Programs
-from tests.acceptance.live import COMMAND, Up, environment, working_directory
+from tests.acceptance.live import COMMAND, ROOT, Up, environment, working_directory
 from tests.conftest import eventually
+from tests.integration.bridges.rabbit import rabbitmq_server
 
 WORK = "billing.invoices"
 PATIENCE = 60.0
@@ -118,14 +124,18 @@ def test_up_brings_each_broker_with_its_bridge(up: Up) -> None:
     assert set(stack(up)["brokers"]) == {"redis", "rabbitmq"}
 
 
+def listening(process: psutil.Process) -> set[tuple[str, str]]:
+    """Return the addresses that a process listens on; a helper of RabbitMQ that has ended meanwhile, on none."""
+    try:
+        found = process.net_connections(kind="inet")
+        return {(process.name(), each.laddr.ip) for each in found if each.status == psutil.CONN_LISTEN}
+    except psutil.NoSuchProcess:
+        return set()
+
+
 def test_nothing_listens_beyond_the_machine(up: Up) -> None:
     """Servers, console, bridges and their helpers take connections from the loopback address alone."""
-    places = {
-        (process.name(), each.laddr.ip)
-        for process in up.family()
-        for each in process.net_connections(kind="inet")
-        if each.status == psutil.CONN_LISTEN
-    }
+    places = {place for process in up.family() for place in listening(process)}
     assert len(places) >= 6
     assert {place for place in places if place[1] not in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}} == set()
 
@@ -137,3 +147,38 @@ def test_up_says_where_the_brokers_are(up: Up) -> None:
     assert url(up).rpartition("@")[0] not in up.text
     redis = stack(up)["brokers"]["redis"].removeprefix("redis://").partition("/")[0]
     assert f"Redis      {redis}" in up.text
+
+
+async def test_rabbitmq_keeps_its_queues_when_its_port_changes(rabbitmq_programs: Programs) -> None:
+    """The port is not in the name of its node, to which the data belongs."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with rabbitmq_server(Path(directory)) as first:
+            await first.declare("kept")
+            await first.publish("kept", [b"one"])
+            port = urlsplit(first.url).port
+        assert port is not None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            other = free.getsockname()[1]
+        async with rabbitmq_server(Path(directory), other) as second:
+            assert urlsplit(second.url).port == other != port
+            assert [message.body for message in await second.take("kept")] == [b"one"]
+
+
+async def test_commands_of_the_page_send_messages(up: Up) -> None:
+    """As written in docs/bridges.md: one comes back to its queue, one has no retry left and is a dead message."""
+    page = (ROOT / "docs" / "bridges.md").read_text()
+    lines = [line.partition("  #")[0] for line in page.splitlines() if line.startswith("redrive messages send ")]
+    assert len(lines) == 2
+    for line in lines:
+        said = redrive(up, *shlex.split(line)[1:])
+        assert (said.returncode, said.stderr) == (0, "")
+
+    async def came_back() -> bool:
+        return await take(up) == b"invoice 7"
+
+    async def is_dead() -> bool:
+        return any(row["original_queue"] == WORK for row in await listed(up, "--queue", WORK, "--status", "pending"))
+
+    await eventually(came_back, within=PATIENCE)
+    await eventually(is_dead, within=PATIENCE)

@@ -7,10 +7,10 @@ import pytest
 
 from redrive import Redrive, Registry
 from redrive.connection import connect_temporal
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.audit.log import verify
+from redrive.store.audit import verify
 from redrive.worker import running_worker
 from tests.conftest import owner_url
 from tests.integration.bulk.lab import SERVICES, Case, register

@@ -42,6 +42,13 @@ async def linger(ctx: ModuleContext, given: Nothing) -> Nothing:
     raise Transient("the terminal is restarting")
 
 
+@module("dash", policy=QUICK, timeout=timedelta(seconds=2), fast=True)
+async def dash(ctx: ModuleContext, given: Nothing) -> Nothing:
+    """Be quick."""
+    return given
+
+
+Pipeline("dash", dash, refuse)
 Pipeline("wait", wait)
 Pipeline("refuse", refuse)
 Pipeline("heal", heal)

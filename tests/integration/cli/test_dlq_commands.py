@@ -4,6 +4,7 @@ import asyncio
 import os
 import uuid
 
+from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator, settled
 
@@ -197,3 +198,28 @@ async def test_many_callers_with_one_request_replay_once(operator: Operator) -> 
     assert len({answer.out for answer in answers}) == 1
     await operator.redrive.result(letter.run_id)
     assert operator.calls == ["book", "pay", "pay", "depart"]
+
+
+async def test_cancel_of_a_parked_run_is_audited_as_a_command(operator: Operator) -> None:
+    """The trail of its dead letter has who canceled it and why; a beginning of the run's id is enough."""
+    letter = await operator.park()
+    beginning = letter.run_id.removeprefix("run-")
+
+    async def listed() -> bool:
+        return (await operator.command("run", "status", beginning)).code == 0
+
+    await eventually(listed)
+    said = await operator.command("run", "cancel", beginning, "--json", *WHY)
+    shown = (await operator.dlq("show", letter, "--json")).document
+    assert said.document == {"run_id": letter.run_id, "requested": "cancel"}
+    (entry,) = [line for line in shown["audit"] if line["action"] == "cancel_requested"]
+    assert (entry["actor"], entry["reason"]) == ("ada", "a test")
+
+
+async def test_a_dry_run_checks_the_edit(operator: Operator) -> None:
+    """What the step would refuse is refused, and an unknown field is named with the one that was meant."""
+    letter = await operator.park()
+    wrong = await operator.dlq("replay", letter, "--set", "seats=many", "--dry-run", *WHY)
+    unknown = await operator.dlq("replay", letter, "--set", "foldre=elsewhere", "--dry-run", *WHY)
+    assert (wrong.code, "seats: Input should be a valid integer" in wrong.sentence) == (1, True)
+    assert "foldre: the input has no such field; did you mean 'folder'?" in unknown.err

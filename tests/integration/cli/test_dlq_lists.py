@@ -22,7 +22,7 @@ async def test_list_finds_what_every_filter_fits(operator: Operator) -> None:
     assert letter.workflow_id in table.out
     assert "the card is stolen" in table.out
     none = await operator.command("dlq", "list", "--tenant", operator.tenant, "--until", "1h")
-    assert (none.code, none.out, none.err) == (0, "", "no dead letters\n")
+    assert (none.code, none.out, none.err) == (0, "", "no open dead letters\n")
 
 
 async def test_pages_follow_each_other(operator: Operator) -> None:

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
-from redrive.retention import Kind
+from redrive.postgres.database import connect, open_pool
+from redrive.settings import RecordKind
 from redrive.starter.stack.state import StackInfo
-from redrive.store.audit.log import verify
+from redrive.store.audit import verify
 from tests.conftest import owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.operator import WHY, Operator
@@ -102,7 +101,10 @@ async def test_purge_counts_asks_and_deletes(redrive: CommandLine, stack: StackI
         await owner.execute(SEED[kind], tenant, 7)
     words = ("purge", "--tenant", tenant)
     dry = (await redrive(*words, "--dry-run", "--json")).document
-    assert dry == {"dry_run": True, "tenants": {tenant: {kind.value: 0 for kind in Kind} | {"runs": 7, "approvals": 7}}}
+    assert dry == {
+        "dry_run": True,
+        "tenants": {tenant: {kind.value: 0 for kind in RecordKind} | {"runs": 7, "approvals": 7}},
+    }
     unasked = await redrive(*words)
     assert unasked.code == 1
     assert "add --yes" in unasked.sentence

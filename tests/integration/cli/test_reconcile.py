@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from temporalio.client import ScheduleHandle
 
-from redrive.dead_letters import LetterId
+from redrive.contracts import Workflow
+from redrive.dead_letters import LetterId, LetterInput, LetterStatus
+from redrive.visibility import search_attributes
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator
@@ -151,3 +153,29 @@ async def test_the_workers_repair_by_themselves(operator: Operator, sweep: Sched
     await eventually(is_pending, within=60)
     operator.mend()
     assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
+
+
+async def test_workflow_of_a_closed_dead_letter_is_ended(operator: Operator) -> None:
+    """Open for ever, it would be shown as a dead letter that waits."""
+    letter = await operator.park()
+    operator.mend()
+    assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
+    await operator.until(letter, "replayed")
+    handle = operator.temporal.get_workflow_handle(letter.workflow_id)
+    await handle.result()
+    await operator.temporal.start_workflow(
+        Workflow.DEAD_LETTER,
+        LetterInput(letter=letter),
+        id=letter.workflow_id,
+        task_queue=operator.task_queue,
+        search_attributes=search_attributes(
+            tenant=letter.tenant, pipeline=None, status=LetterStatus.PENDING, failed_step=letter.step, category=None
+        ),
+    )
+
+    async def is_found() -> bool:
+        said = await _reconcile(operator, "--repair", "--json")
+        return [(p["kind"], p["repaired"]) for p in said.document["problems"]] == [("workflow_open", True)]
+
+    await eventually(is_found)
+    assert await handle.result() == LetterStatus.REPLAYED

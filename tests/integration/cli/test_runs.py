@@ -212,6 +212,8 @@ async def test_modules_lists_what_the_worker_knows(redrive: CommandLine) -> None
     table = await redrive("modules")
     assert "reserve → charge → ship" in table.out
     assert "item, quantity" in table.out
+    assert "dash (fast) → refuse" in table.out
+    assert "2 s, fast" in table.out
     document = (await redrive("modules", "--json")).document
     hello = next(module for module in document["modules"] if module["name"] == "hello")
     assert hello["input_schema"]["required"] == ["name"]
@@ -260,3 +262,28 @@ async def test_closed_pipe_is_no_error_to_show(redrive: CommandLine, tmp_path: P
     )
     out, err = await process.communicate()
     assert (out.decode(), err.decode()) == ("{", "")
+
+
+async def test_labels_are_given_and_filtered_by(redrive: CommandLine) -> None:
+    """A run is listed by its labels, several of which all have to fit; a wrong label is explained."""
+    name = uuid.uuid4().hex
+    started = await redrive(
+        "run", "start", "hello", "--payload", ADA, "--label", f"mission_id={name}", "--label", "stage_id=2", "--wait"
+    )
+    assert started.code == 0
+
+    async def listed(*labels: str) -> list[str]:
+        words = [word for label in labels for word in ("--label", label)]
+        return [row["run_id"] for row in (await redrive("run", "list", *words, "--json")).document]
+
+    [run_id] = await eventually(lambda: listed(f"mission_id={name}", "stage_id=2"))
+    assert await listed(f"mission_id={name}", "stage_id=3") == []
+    assert (await redrive("run", "status", run_id, "--json")).document["labels"] == {
+        "mission_id": name,
+        "stage_id": "2",
+    }
+    wrong = await redrive("run", "start", "hello", "--payload", ADA, "--label", "mission")
+    assert wrong.code != 0
+    assert "a label is name=value" in wrong.err
+    nothing = await redrive("dlq", "list", "--label", f"mission_id={name}", "--json")
+    assert nothing.document["dead_letters"] == []

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from redrive.access import Role, member
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.starter.cli.command_options import own_person
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenRequest, create_token, token_principal
+from redrive.store.access import TokenRequest, create_token, token_principal
 from tests.conftest import access_url, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.store.letters import new_tenant

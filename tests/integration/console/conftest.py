@@ -17,11 +17,11 @@ from redrive import Redrive, Registry
 from redrive.access import Role
 from redrive.connection import connect_temporal
 from redrive.console.app import build_app
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenRequest, create_owner_token, create_token
+from redrive.store.access import TokenRequest, create_owner_token, create_token
 from redrive.worker import running_worker
 from tests.conftest import access_url, eventually, owner_url
 from tests.integration.dead_letters.lab import SERVICES, Case, register

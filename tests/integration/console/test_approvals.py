@@ -126,3 +126,49 @@ async def test_a_viewer_sees_that_there_is_an_edit_but_not_which(
     async with client_of(strict, await make_token(Role.VIEWER)) as viewer:
         waiting = (await viewer.get("/api/v1/approvals")).json()["approvals"]
     assert [each["plan"] for each in waiting] == [{"verb": "replay"}]
+
+
+async def test_an_approved_edit_is_started_as_it_was_approved(
+    ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case
+) -> None:
+    """Not before the approval, then by whoever approved it, without writing it again, once."""
+    await case.park("second")
+    case.mend()
+    await ann.post(f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay", json=EDIT)
+    plan_hash = (await ben.get("/api/v1/approvals")).json()["approvals"][0]["plan_hash"]
+    start = f"/api/v1/approvals/{plan_hash}/start"
+    early = await ann.post(start, json={})
+    assert (early.status_code, early.json()["code"]) == (409, "not_approved")
+    await ben.post(f"/api/v1/approvals/{plan_hash}", json=YES)
+    listed = (await ben.get("/bulk")).text
+    assert "replay with an edit" in listed
+    page = (await ben.get(f"/dead-letters/{case.letter('second').workflow_id}", headers={"accept": "text/html"})).text
+    assert "Replay with this edit" in page
+    assert "Replay without this edit" in page
+    started = await ben.post(start, json={"request_id": "start-1"})
+    assert (started.status_code, started.json()["accepted"]) == (202, True)
+    await case.until(RunStatus.SUCCESS)
+    assert (await ben.post(start, json={"request_id": "start-1"})).json() == started.json()
+    assert case.service.calls[-2].given.n == 41
+    again = await ann.post(start, json={})
+    assert (again.status_code, again.json()["code"]) == (409, "plan_changed")
+    rows = [(row["action"], row["actor"].split()[0], row["reason"]) for row in await case.audit("second")]
+    assert ("replay_requested", "ben", EDIT["reason"]) in rows
+
+
+async def test_an_edit_with_a_secret_is_not_started_from_its_record(
+    ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case
+) -> None:
+    """The record has no secrets: the edit has to be sent again by whoever knows them, and the page says so."""
+    await case.park("second")
+    edit = EDIT | {"input_patch": {"password": "hunter2-hunter2"}}
+    letter = case.letter("second").workflow_id
+    await ann.post(f"/api/v1/workflow-dlq/{letter}/replay", json=edit)
+    plan_hash = (await ben.get("/api/v1/approvals")).json()["approvals"][0]["plan_hash"]
+    await ben.post(f"/api/v1/approvals/{plan_hash}", json=YES)
+    answer = await ben.post(f"/api/v1/approvals/{plan_hash}/start", json={})
+    assert (answer.status_code, answer.json()["code"]) == (409, "redacted_plan")
+    page = (await ben.get(f"/dead-letters/{letter}")).text
+    assert "Replay with this edit" not in page
+    assert "sends the same edit again" in page
+    assert "hunter2" not in page

@@ -4,7 +4,7 @@ import httpx
 
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.audit.log import Action, Entry, EventRef, write
+from redrive.store.audit import Action, Entry, EventRef, write
 
 
 async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
@@ -15,9 +15,36 @@ async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, poo
     async with transaction(pool, tenant) as connection:
         for each in about:
             await write(connection, Entry(action=Action.PROJECTORS_REPLAYED, letter=each))
-    page = (await admin.get("/audit")).text
+    page = (await admin.get("/audit?all=1")).text
     assert f'href="/dead-letters/{letter.workflow_id}"' in page
     for place in ("/events/event-1", "/events/dead/dead-event-2", "/messages/message-3"):
         assert f'href="{place}"' in page
     assert "something-4" in page
     assert "/something-4" not in page
+
+
+async def test_the_page_leaves_out_what_the_system_recorded(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """By default only what people did; filters by who, what and about what; a filter in which nothing fits says so."""
+    letter = LetterId(tenant=tenant, run_id="run-a", step="pay")
+    other = LetterId(tenant=tenant, run_id="run-b", step="pay")
+    async with transaction(pool, tenant) as connection:
+        await write(connection, Entry(action=Action.DEAD_LETTERED, letter=letter, reason="by itself"))
+        await write(connection, Entry(action=Action.RESOLVED, letter=letter, actor="Ann", reason="by hand"))
+        await write(connection, Entry(action=Action.DISCARDED, letter=other, actor="ben", reason="not needed"))
+
+    async def reasons(query: str) -> set[str]:
+        page = (await admin.get(f"/audit{query}")).text
+        return {reason for reason in ("by itself", "by hand", "not needed") if reason in page}
+
+    assert await reasons("") == {"by hand", "not needed"}
+    assert await reasons("?all=1") == {"by itself", "by hand", "not needed"}
+    assert await reasons("?actor=ann") == {"by hand"}
+    assert await reasons("?about=run-b") == {"not needed"}
+    assert await reasons("?action=dead_lettered") == {"by itself"}
+    assert await reasons("?since=1h&action=resolved") == {"by hand"}
+    assert await reasons(f"?dead_letter={letter.workflow_id}") == {"by itself", "by hand"}
+    nothing = (await admin.get("/audit?actor=nobody")).text
+    assert "No line of the audit log fits" in nothing
+    assert "empty well" not in nothing
+    lines = (await admin.get("/api/v1/audit", params={"by_people": True, "about": "run-a"})).json()["lines"]
+    assert [line["actor"] for line in lines] == ["Ann"]

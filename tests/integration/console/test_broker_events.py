@@ -136,3 +136,34 @@ async def test_payloads_of_events_are_redacted_and_a_right(
     assert kept.payload["password"] == "hunter2"
     rows = (await admin.get(STORED, params={"type": TYPE, "limit": 1})).json()
     assert (len(rows["events"]), rows["cursor"]) == (1, None)
+
+
+async def test_a_dead_event_is_edited_before_its_replay(
+    admin: httpx.AsyncClient, case: Case, pool: Pool, tenant: str
+) -> None:
+    """The edit makes it a run; the record keeps what was received, and the log says that it was edited."""
+    dead_id = await bury(pool, tenant, event_body(f"{tenant}:e", type="nobody.knows"))
+    page = (await admin.get(f"/events/dead/{dead_id}")).text
+    assert "Edit the message" in page
+    edited = event_body(f"{tenant}:e").decode()
+    plan = (await admin.post(f"/events/dead/{dead_id}/plan", data={"edited": edited})).text
+    assert "Changes <code>type</code>" in plan
+    answer = await admin.post(f"{DEAD}/{dead_id}/replay", json=WHY | {"message_patch": {"type": TYPE}})
+    assert (answer.status_code, answer.json()["status"]) == (202, "replayed"), answer.text
+    closed = (await admin.get(f"{DEAD}/{dead_id}")).json()
+    assert closed["audit"][1]["after"]["edited"] is True
+    assert "nobody.knows" in closed["payload"]["text"]
+    await _reached(admin, closed["event_id"], qscore="succeeded", service_session="succeeded")
+
+
+async def test_a_message_that_is_no_json_is_written_again(
+    admin: httpx.AsyncClient, case: Case, pool: Pool, tenant: str
+) -> None:
+    """It has no fields to edit: an edit of fields is refused, and a whole message takes its place."""
+    dead_id = await bury(pool, tenant, b"{not json")
+    refused = await admin.post(f"{DEAD}/{dead_id}/replay", json=WHY | {"message_patch": {"type": TYPE}})
+    assert (refused.status_code, refused.json()["code"]) == (409, "command_refused")
+    assert "not a JSON object" in refused.json()["detail"]
+    whole = event_body(f"{tenant}:w").decode()
+    answer = await admin.post(f"{DEAD}/{dead_id}/replay", json=WHY | {"message": whole})
+    assert (answer.status_code, answer.json()["status"]) == (202, "replayed"), answer.text

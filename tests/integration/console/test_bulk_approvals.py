@@ -12,13 +12,11 @@ from fastapi import FastAPI
 from redrive import Registry, RunStatus
 from redrive.access import Role, member
 from redrive.console.app import build_app
-from redrive.console.authentication import CSRF_HEADER, csrf_token
-from redrive.console.cookies import SESSION
+from redrive.console.authentication import CSRF_HEADER, SESSION, csrf_token
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.members import put_member
-from redrive.store.access.sessions import open_member_session
+from redrive.store.access import open_member_session, put_member
 from redrive.worker import running_worker
 from tests.conftest import owner_url
 from tests.integration.console.conftest import MakeToken, client_of

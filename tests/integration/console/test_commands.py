@@ -5,7 +5,7 @@ from fastapi import FastAPI
 
 from redrive.access import Right, Role
 from redrive.contracts import RunStatus
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterStatus, Verb
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 
@@ -96,3 +96,20 @@ async def test_payloads_are_a_right_of_their_own(app: FastAPI, make_token: MakeT
     rights = frozenset({Right.READ, Right.PAYLOADS})
     async with client_of(app, await make_token(Role.VIEWER, rights=rights)) as trusted:
         assert (await trusted.get(address)).json()["payload"]["n"] == 1
+
+
+async def test_a_closed_dead_letter_shows_what_was_done(admin: httpx.AsyncClient, case: Case) -> None:
+    """Who closed it, how and why, and no advice to replay what is closed."""
+    await case.park("second")
+    letter = f"/dead-letters/{case.letter('second').workflow_id}"
+    advice = "Edit it, then replay"
+    assert advice in (await admin.get(letter)).text
+    answer = await case.command(Verb.RESOLVE, output={"step": "second", "n": 7}, reason="counted by hand")
+    assert answer.accepted
+    await case.until(RunStatus.SUCCESS)
+    page = (await admin.get(letter)).text
+    assert "What was done" in page
+    assert "The run went on with the output that was given." in page
+    assert "counted by hand" in page
+    assert advice not in page
+    assert (await admin.get(f"/api/v1/runs/{case.run_id}/steps/second")).json()["output"]["n"] == 7

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redrive.console.app import build_app
-from redrive.console.connections import guarded
-from redrive.console.metrics import RequestMetrics
+from redrive.console.request_limits import guarded
+from redrive.console.telemetry import RequestMetrics
 from redrive.settings import Settings
 from tests.conftest import eventually
 from tests.integration.console.conftest import MakeToken, QuietServer

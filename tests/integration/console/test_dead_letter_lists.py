@@ -43,6 +43,30 @@ async def test_groups_page_says_when_there_are_more(admin: httpx.AsyncClient, po
     assert _summary(await admin.get("/dead-letters")) == "52 open, in the 50 largest groups that look alike"
 
 
+async def test_lists_show_the_end_of_an_error(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """A wrapped error names its cause last: of a long one, lists and groups have the beginning and the end."""
+    message = "could not pay: " + "while calling the provider " * 30 + "the card is expired"
+    await record_exhausted(pool, exhausted(new_letter(tenant), message=message))
+    row = (await admin.get("/api/v1/workflow-dlq")).json()["dead_letters"][0]
+    assert row["message"].startswith("could not pay: ")
+    assert row["message"].endswith("the card is expired")
+    assert len(row["message"]) == 300
+    for page in ("/dead-letters", "/dead-letters?view=list", "/"):
+        assert "the card is expired</span>" in (await admin.get(page)).text
+
+
+async def test_filters_offer_what_there_is(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """Pipelines and steps of the tenant's dead letters, and what was asked for; nothing that fits is not well."""
+    await record_exhausted(pool, exhausted(new_letter(tenant, "step-a")))
+    await record_exhausted(pool, exhausted(new_letter(new_tenant(), "step-of-others")))
+    page = (await admin.get("/dead-letters?view=list&step=gone")).text
+    assert "<option>step-a</option>" in page
+    assert "<option selected>gone</option>" in page
+    assert "step-of-others" not in page
+    assert '<div class="empty">' in page
+    assert 'class="empty well"' in (await admin.get("/dead-letters?view=list&status=replaying")).text
+
+
 def _summary(page: httpx.Response) -> str:
     """Return the line above the groups, as somebody reads it."""
     line = page.text.partition('<p class="summary">')[2].partition("</p>")[0]

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 
 from redrive.access import Right, Role
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.audit.lists import list_audit
+from redrive.store.audit import list_audit
 from redrive.store.messages.dead import mark_replayed, parse_id, put_dead
 from redrive.store.messages.retry_queue import take_due
 from tests.integration.console.broker_rows import SOURCE, give_up

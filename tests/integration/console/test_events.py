@@ -17,9 +17,8 @@ from redrive.console.app import build_app
 from redrive.postgres.tenancy import Pool
 from redrive.settings import OidcSettings, Settings, TenantLimits
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.members import put_member
-from redrive.store.access.tokens import list_tokens, revoke_token
-from redrive.store.audit.lists import Change
+from redrive.store.access import list_tokens, put_member, revoke_token
+from redrive.store.audit import Change
 from redrive.store.dead_letters.records import put_orphaned, record_exhausted
 from tests.conftest import eventually, owner_url
 from tests.integration.console.conftest import MakeToken, served

@@ -13,8 +13,8 @@ from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
 from redrive.bulk import BulkCommand, BulkPlan, BulkStart
+from redrive.console.api.runs import RunFilter, runs_page
 from redrive.console.app_state import AppState
-from redrive.console.run_lists import RunFilter, runs_page
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
 from redrive.errors import InvalidInput

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 
 from redrive.access import Role
 from redrive.postgres.tenancy import Pool, reading, transaction
-from redrive.store.access.tokens import list_tokens
+from redrive.store.access import list_tokens
 from redrive.store.dead_letters.records import record_exhausted
-from redrive.store.runs.retrying import put_retrying
+from redrive.store.runs import put_retrying
 from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case

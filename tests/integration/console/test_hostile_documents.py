@@ -11,7 +11,7 @@ from fastapi.routing import iter_route_contexts
 
 from redrive import Redrive
 from redrive.access import Role
-from redrive.console.body_limits import FOR_STRANGERS, FORM_LIMIT
+from redrive.console.request_limits import FOR_STRANGERS, FORM_LIMIT
 from redrive.contracts import MIB
 from redrive.documents import PATHS_NAMED
 from tests.conftest import eventually

@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI
 
 from redrive.console.app import build_app
-from redrive.console.tenant_limits import Rates
-from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.console.limits import Rates
+from redrive.postgres.database import DeadlinePool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, TenantLimits
 from tests.conftest import eventually

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from redrive.access import Role
 from redrive.console import oidc
 from redrive.console.app import build_app
-from redrive.console.cookies import FLOW
+from redrive.console.authentication import FLOW
 from redrive.settings import OidcSettings, Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.members import put_member
+from redrive.store.access import put_member
 from tests.conftest import owner_url
 from tests.integration.console.conftest import ADDRESS, client_of
 from tests.integration.console.issuer import CLIENT, Issuer, serving_issuer

@@ -17,11 +17,11 @@ from redrive.access import Role
 from redrive.connection import connect_temporal
 from redrive.console.app import build_app
 from redrive.console.problems import MEDIA_TYPE
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo
-from redrive.store.access.tokens import TokenRequest, create_token
+from redrive.store.access import TokenRequest, create_token
 from redrive.worker import running_worker
 from tests.conftest import access_url, owner_url
 from tests.integration.console.conftest import client_of

@@ -15,7 +15,7 @@ from redrive.bulk import BulkCommand, BulkPlan, BulkStart
 from redrive.contracts import RunStatus
 from redrive.dead_letters import Verb
 from redrive.postgres.tenancy import Pool
-from redrive.store.access.tokens import list_tokens, revoke_token
+from redrive.store.access import list_tokens, revoke_token
 from redrive.store.approvals import ask_plan_approval
 from tests.integration.console.broker_rows import bury, give_up, store_event
 from tests.integration.console.conftest import MakeToken, client_of
@@ -49,14 +49,30 @@ def _open(status: int, body: dict[str, Any] | None = None) -> Row:
 READ = Row(401, 200, 200, 200, 200, 200)
 READ_ONE = Row(401, 200, 200, 200, 404, 200)
 COMMAND = Row(401, 403, 403, 412, 404, 412, WHY, OLD)
+# Viewers and staff see payloads only if they were given that right.
+PAYLOAD = Row(401, 403, 403, 200, 404, 200)
 
 TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/v1/runs"): READ,
     # A tenant's own admin may start there: the pipeline is what is refused.
     ("POST", "/api/v1/runs"): Row(401, 403, 403, 422, 422, 422, {"pipeline": "nothing-like-it"}),
     ("GET", "/api/v1/runs/{run_id}"): READ_ONE,
+    # The patch makes the payload one that does not fit.
+    ("POST", "/api/v1/runs/{run_id}/again"): Row(401, 403, 403, 400, 404, 400, WHY | {"payload_patch": {"case": None}}),
     ("POST", "/api/v1/runs/{run_id}/cancel"): Row(401, 403, 403, 409, 404, 409, WHY),
     ("POST", "/api/v1/runs/{run_id}/continue"): Row(401, 403, 403, 404, 404, 404, WHY),
+    ("GET", "/api/v1/runs/{run_id}/steps/{step}"): PAYLOAD,
+    ("GET", "/api/v1/schedules"): READ,
+    # There is none of this name; an owner has to name the tenant.
+    ("POST", "/api/v1/schedules"): Row(401, 403, 403, 400, 400, 422, WHY | {"name": "none", "pipeline": "three"}),
+    ("GET", "/api/v1/schedules/{name}"): Row(401, 404, 404, 404, 404, 422),
+    **{
+        ("POST", f"/api/v1/schedules/{{name}}/{verb}"): Row(401, 403, 403, 404, 404, 422, WHY)
+        for verb in ("pause", "resume", "trigger", "delete")
+    },
+    ("POST", "/api/v1/schedules/{name}/backfill"): Row(
+        401, 403, 403, 404, 404, 422, WHY | {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
+    ),
     ("GET", "/api/v1/retrying"): READ,
     ("GET", "/api/v1/workflow-dlq"): READ,
     ("GET", "/api/v1/workflow-dlq/groups"): READ,
@@ -98,6 +114,8 @@ TABLE: dict[tuple[str, str], Row] = {
     # The admin asked for it: an owner, who is somebody else, approves it.
     ("GET", "/api/v1/approvals/{plan_hash}"): READ_ONE,
     ("POST", "/api/v1/approvals/{plan_hash}"): Row(401, 403, 403, 409, 404, 200, WHY),
+    # It is of a bulk operation, which is started elsewhere.
+    ("POST", "/api/v1/approvals/{plan_hash}/start"): Row(401, 403, 403, 409, 404, 409, {}),
     ("GET", "/api/v1/modules"): READ,
     ("GET", "/api/v1/audit"): READ,
     ("GET", "/api/v1/tokens"): Row(401, 403, 403, 200, 200, 200),
@@ -116,6 +134,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/metrics"): READ,
     ("GET", "/"): READ,
     ("GET", "/overview/runs"): READ,
+    ("GET", "/overview/health"): READ,
     ("GET", "/dead-letters"): READ,
     ("GET", "/app/admin/dlq"): READ,
     ("GET", "/dead-letters/{letter_id}"): READ_ONE,
@@ -123,6 +142,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/dead-letters/{letter_id}/plan"): Row(401, 403, 403, 200, 404, 200),
     ("GET", "/events"): READ,
     ("GET", "/events/dead/{dead_id}"): READ_ONE,
+    ("POST", "/events/dead/{dead_id}/plan"): Row(401, 403, 403, 200, 404, 200),
     ("GET", "/events/{event_id}"): READ_ONE,
     ("GET", "/messages"): READ,
     ("GET", "/messages/{message_id}"): READ_ONE,
@@ -134,7 +154,15 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/bulk/approvals/{plan_hash}"): READ_ONE,
     ("GET", "/runs"): READ,
     ("GET", "/runs/{run_id}"): READ_ONE,
+    ("GET", "/runs/{run_id}/steps/{step}"): PAYLOAD,
+    ("GET", "/runs/new"): Row(401, 403, 403, 200, 200, 200),
+    # It names no pipeline.
+    ("POST", "/runs/plan"): Row(401, 403, 403, 422, 422, 422),
+    ("GET", "/runs/{run_id}/again"): PAYLOAD,
+    ("POST", "/runs/{run_id}/again/plan"): PAYLOAD,
     ("GET", "/retrying"): READ,
+    ("GET", "/schedules"): READ,
+    ("GET", "/schedules/{name}"): Row(401, 404, 404, 404, 404, 422),
     ("GET", "/modules"): READ,
     ("GET", "/audit"): READ,
     ("GET", "/tokens"): Row(401, 403, 403, 200, 200, 200),
@@ -144,6 +172,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/sign-in/oidc"): _open(404),
     ("GET", "/sign-in/callback"): _open(401),
     ("POST", "/sign-out"): _open(303),
+    ("GET", "/tenants"): Row(401, 403, 403, 403, 403, 200),
+    # A form of a page: nobody here has a session.
+    ("POST", "/tenant"): _open(403),
 }
 
 
@@ -186,8 +217,17 @@ async def scene(
     people["nobody"] = client_of(app)
     people["made up"] = client_of(app, "rdt_made-up")
     bulk_id = await _ended_bulk(people["admin"], case)
-    names = {"run_id": case.run_id, "letter_id": parked, "token_id": revoked.id, "bulk_id": bulk_id}
+    names = {
+        "run_id": case.run_id,
+        "step": "first",
+        "name": "no-such",
+        "letter_id": parked,
+        "token_id": revoked.id,
+        "bulk_id": bulk_id,
+    }
     names |= {
+        "step": "first",
+        "name": "no-such",
         "message_id": await give_up(pool, case.tenant),
         "dead_id": await bury(pool, case.tenant, b"{"),
         "event_id": (await store_event(pool, case.tenant)).id,

@@ -6,7 +6,7 @@ import httpx
 
 from redrive.contracts import RunStatus
 from redrive.postgres.tenancy import Pool
-from redrive.store.runs.retrying import put_retrying
+from redrive.store.runs import put_retrying
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 from tests.integration.store.letters import new_tenant

@@ -8,13 +8,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from redrive.access import Role
 from redrive.console.app import build_app
-from redrive.console.cookies import SESSION
+from redrive.console.authentication import SESSION
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.access.sessions import open_token_session
-from redrive.store.access.sign_in_links import create_link
-from redrive.store.access.tokens import list_tokens, revoke_token
+from redrive.store.access import create_link, list_tokens, open_token_session, revoke_token
 from tests.integration.console.conftest import ADDRESS, MakeToken, client_of
 
 TOKENS = "/api/v1/tokens"
@@ -158,3 +157,26 @@ async def test_the_way_after_the_sign_in_leads_nowhere_else(
         assert shown.status_code == 200
         answer = await client.post("/sign-in", data={"token": await make_token(), "next": following})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+
+
+async def test_owners_alone_choose_a_tenant(app: FastAPI, make_token: MakeToken, tenant: str) -> None:
+    """The choice needs the page's own token and is an owner's; afterwards lists lead to it, and open pages stay."""
+    visit = {"accept": "text/html", "sec-fetch-mode": "navigate"}
+    async with _signed_in(app, await make_token(Role.OWNER)) as owner:
+        token = (await owner.get("/api/v1/me")).json()["csrf_token"]
+        form = {"tenant": tenant, "next": "/runs?status=FAILED&tenant=old&cursor=x"}
+        assert (await owner.post("/tenant", data=form)).status_code == 403
+        chosen = await owner.post("/tenant", data=form | {"csrf_token": token})
+        assert (chosen.status_code, chosen.headers["location"]) == (303, f"/runs?status=FAILED&tenant={tenant}")
+        visited = await owner.get("/bulk?x=1", headers=visit)
+        assert (visited.status_code, visited.headers["location"]) == (303, f"/bulk?x=1&tenant={tenant}")
+        assert (await owner.get("/bulk", headers={"accept": "text/html"})).status_code == 200
+        assert (await owner.get("/bulk?tenant=another", headers=visit)).status_code == 200
+        evil = await owner.post("/tenant", data={"csrf_token": token, "tenant": "", "next": "//evil.example/"})
+        assert evil.headers["location"] == "/"
+        assert (await owner.get("/bulk", headers=visit)).status_code == 200
+        assert (await owner.post("/tenant", data={"csrf_token": token, "tenant": "A B"})).status_code == 403
+    async with _signed_in(app, await make_token()) as admin:
+        token = (await admin.get("/api/v1/me")).json()["csrf_token"]
+        assert (await admin.post("/tenant", data={"csrf_token": token, "tenant": tenant})).status_code == 403
+        assert (await admin.get("/tenants")).status_code == 403

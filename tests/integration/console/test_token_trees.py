@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from redrive.access import Role
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
-from redrive.store.access.tokens import (
+from redrive.store.access import (
     NewToken,
     TokenRequest,
     create_token,
@@ -19,7 +19,7 @@ from redrive.store.access.tokens import (
     revoke_token,
     token_principal,
 )
-from redrive.store.audit.lists import list_audit
+from redrive.store.audit import list_audit
 from tests.integration.console.conftest import MakeToken, client_of
 
 TOKENS = "/api/v1/tokens"

@@ -99,7 +99,7 @@ async def _work(ctx: ModuleContext, given: Given) -> Done:
 
 
 def register(registry: Registry) -> None:
-    """Add the pipelines `three` (three quick steps) and `slow` (one that waits a minute between tries)."""
+    """Add the pipelines `three` (quick steps), `slow` (a minute between tries) and `brief` (a fast step)."""
 
     @registry.module("first", policy=QUICK)
     async def first(ctx: ModuleContext, given: Given) -> Done:
@@ -117,7 +117,12 @@ def register(registry: Registry) -> None:
     async def patient(ctx: ModuleContext, given: Given) -> Done:
         return await _work(ctx, given)
 
+    @registry.module("brief", policy=QUICK, timeout=timedelta(seconds=2), fast=True)
+    async def brief(ctx: ModuleContext, given: Given) -> Done:
+        return await _work(ctx, given)
+
     Pipeline("three", first, second, third, registry=registry)
+    Pipeline("brief", brief, registry=registry)
     Pipeline("slow", patient, registry=registry)
 
 
@@ -236,22 +241,22 @@ class Case:
 
         return await eventually(found, within=self.patience)
 
-    async def works_still(self) -> None:
+    async def works_still(self, step: str = "second") -> None:
         """Mend everything, replay the parked step, and see the run end: nothing is stuck."""
         self.mend()
-        answer = await self._until_answered(Verb.REPLAY)
+        answer = await self._until_answered(Verb.REPLAY, step)
         assert answer.accepted, answer
         async with asyncio.timeout(self.patience):
             result = await self.redrive.result(self.run_id)
         assert result.status is RunStatus.SUCCESS
 
-    async def _until_answered(self, verb: Verb) -> Answer:
+    async def _until_answered(self, verb: Verb, step: str) -> Answer:
         """Give a command, again with the same request id if the dead letter is too busy to answer in time."""
         request_id = str(uuid.uuid4())
 
         async def answer() -> Answer | None:
             try:
-                return await self.command(verb, request_id=request_id)
+                return await self.command(verb, step, request_id=request_id)
             except Unavailable:
                 return None
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.state import StackInfo
-from redrive.starter.stack.workers import worker_environment
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +67,11 @@ class WorkerProcess:
 
         await eventually(ready, within=60)
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def freeze(self) -> None:
         """Stop it in the middle of what it does, as a machine that is paused does."""
         self._send(signal.SIGSTOP)
@@ -84,7 +89,7 @@ class WorkerProcess:
         await self._end(signal.SIGTERM)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._process:
+        if self._process and not self.is_dead:
             os.kill(self._process.pid, number)
 
     async def _end(self, number: signal.Signals) -> None:

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from temporalio.client import Client
 
 from redrive import Registry, RunStatus
-from redrive.activities.dead_letter_records import LetterRecords
-from redrive.activities.follow_ups import FollowUps
+from redrive.activities.alerts import FollowUps
+from redrive.activities.dead_letters import LetterRecords
 from redrive.categories import Category
 from redrive.connection import owner_database_url
 from redrive.contracts import ALERT_WINDOW, Attempt, FailedCycle
@@ -126,6 +126,7 @@ def _exhausted(tenant: str, number: int) -> Exhausted:
             attempts=[attempt],
         ),
         payload={"n": number},
+        revision=1,
         config=STEP,
         correlation_id="c",
         key=None,

@@ -1,12 +1,11 @@
-"""The signal between a dead letter and its run, sent by hand: refused, shown and written down."""
+"""Commands that are sent by hand: whoever sends them, and wherever to, they are recorded before they are obeyed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import RunStatus
-from redrive.dead_letters import LetterStatus, RunSignal, Verb
+from redrive.dead_letters import LetterStatus, Verb
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
@@ -15,67 +14,47 @@ from tests.integration.dead_letters.processes import stopped
 OUTPUT = {"step": "second", "n": 7}
 
 
-def _handed(verb: Verb, cycle: int = 1, proof: str | None = None, **fields: Any) -> dict[str, Any]:
-    command = {"step": "second", "cycle": cycle, "command": wording(verb=verb, requested_by="mallory", **fields)}
-    return command if proof is None else command | {"proof": proof}
-
-
 async def _details(case: Case) -> str:
     return str(await case.run.query("__temporal_workflow_metadata"))
 
 
-@pytest.mark.parametrize("proof", [None, "", "7b0d8a52-6a2e-4a0e-9a64-0d3a7a0f7a11"], ids=["none", "empty", "made up"])
 @pytest.mark.parametrize(
-    "command",
-    [{"verb": Verb.RESOLVE, "output": OUTPUT}, {"verb": Verb.DISCARD}, {"verb": Verb.REPLAY}],
-    ids=["resolve", "discard", "replay"],
+    ("verb", "fields", "action"),
+    [
+        (Verb.RESOLVE, {"output": OUTPUT}, "resolved"),
+        (Verb.DISCARD, {}, "discarded"),
+        (Verb.REPLAY, {}, "replay_requested"),
+    ],
 )
-async def test_command_sent_to_the_run_by_hand_is_refused(
-    case: Case, command: dict[str, Any], proof: str | None
+async def test_command_sent_to_the_run_by_hand_leaves_its_line(
+    case: Case, verb: Verb, fields: dict[str, Any], action: str
 ) -> None:
-    """The run stays parked, its page says why, and the audit log has a line with what is known."""
+    """Who it names, why and what happened stand in the audit log, as of any other command."""
     await case.park("second")
-    await case.run.signal(RunSignal.COMMAND, _handed(proof=proof, request_id="by-hand", **command))
-    [line] = await case.refusals(1)
-    assert (line["actor"], line["step"], line["after"]["verb"]) == ("unknown", "second", "command")
-    assert "'by-hand' of 'mallory' did not go through the dead letter's record" in line["after"]["problem"]
-    assert (await case.view()).status is RunStatus.DLQ_PENDING
-    assert "did not go through the dead letter" in await _details(case)
-    record = await case.record()
-    assert record
-    assert record["status"] == LetterStatus.PENDING
-    await case.works_still()
+    case.mend()
+    await case.run.signal(verb, wording(request_id="by-hand", requested_by="mallory", **fields))
+    await case.until(RunStatus.FAILED if verb is Verb.DISCARD else RunStatus.SUCCESS)
+    [line] = [row for row in await case.audit() if row["request_id"] == "by-hand" and row["action"] == action]
+    assert (line["actor"], line["step"]) == ("mallory", "second")
 
 
-async def test_real_command_cannot_be_lent_to_another(case: Case) -> None:
-    """Who knows the id of a command that was accepted still lacks its proof: another output does not pass as it."""
+async def test_request_id_of_another_command_does_not_lend_its_answer(case: Case) -> None:
+    """It gets the first answer; what it asks for itself is not carried out."""
     await case.park("second", "third")
     case.mend("second")
     assert (await case.command(Verb.REPLAY, request_id="real")).accepted
     await case.until_letter("third", LetterStatus.PENDING)
-    forged = _handed(Verb.RESOLVE, request_id="real", output=OUTPUT) | {"step": "third"}
-    await case.run.signal(RunSignal.COMMAND, forged)
-    [line] = await case.refusals(1)
-    assert line["step"] == "third"
-    assert (await case.view()).status is RunStatus.DLQ_PENDING
+    await case.run.signal(Verb.RESOLVE, wording(request_id="real", output=OUTPUT))
+    await case.works_still("third")
+    assert "resolved" not in {row["action"] for row in await case.audit()}
 
 
-async def test_command_for_a_later_cycle_is_refused(case: Case) -> None:
-    """A cycle that was opened by a replay asks for a proof of its own."""
+async def test_unreadable_command_to_the_run_is_written_down(case: Case) -> None:
+    """The run's page shows it as well."""
     await case.park("second")
-    assert (await case.command(Verb.REPLAY)).accepted
-    await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    await case.run.signal(RunSignal.COMMAND, _handed(Verb.DISCARD, cycle=2))
-    await case.refusals(1)
-    await case.works_still()
-
-
-async def test_unreadable_command_between_workflows_is_written_down(case: Case) -> None:
-    """It was dropped without a word."""
-    await case.park("second")
-    await case.run.signal(RunSignal.COMMAND, {"step": "second", "nonsense": True})
+    await case.run.signal(Verb.REPLAY, {"step": "second", "nonsense": True})
     [line] = await case.refusals(1)
-    assert line["after"]["verb"] == "command"
+    assert line["after"]["verb"] == "replay"
     assert "does not fit" in line["after"]["problem"]
     assert "does not fit" in await _details(case)
     await case.works_still()
@@ -99,11 +78,12 @@ async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
     await case.works_still()
 
 
-async def test_command_waits_for_the_database_that_has_its_proof(case: Case, stack: StackInfo) -> None:
-    """The database stops between the dead letter's word and the run's question: the command is carried out later."""
+async def test_command_waits_for_the_database(case: Case, stack: StackInfo) -> None:
+    """It is in the run's history: it is recorded and carried out when the database is back, not before."""
     await case.park("second")
+    case.mend()
     with stopped(stack.children["postgres"]):
-        await case.run.signal(RunSignal.COMMAND, _handed(Verb.DISCARD, request_id="meanwhile"))
+        await case.run.signal(Verb.REPLAY, wording(request_id="meanwhile"))
 
         async def is_asked() -> bool:
             description = await case.run.describe()
@@ -111,18 +91,6 @@ async def test_command_waits_for_the_database_that_has_its_proof(case: Case, sta
 
         await eventually(is_asked)
         assert (await case.view()).status is RunStatus.DLQ_PENDING
-    await case.refusals(1)
-    await case.works_still()
-
-
-def test_the_check_is_named_once() -> None:
-    """No other file of ours sends the signal between workflows."""
-    root = Path(__file__).parents[3]
-    packages = ("activities", "redrive", "starter", "workflows")
-    senders = [
-        file.name
-        for package in packages
-        for file in (root / package).rglob("*.py")
-        if "signal(RunSignal.COMMAND" in file.read_text()
-    ]
-    assert senders == ["commands.py"]
+        assert case.service.called.count("second") == 1
+    await case.until(RunStatus.SUCCESS)
+    assert await case.audited("meanwhile", action="replay_requested")

@@ -1,23 +1,19 @@
 """Dead letters whose run was terminated or has vanished."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
-import pytest
+import asyncpg
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive import Registry, RunStatus
-from redrive.activities.command_checks import CheckedCommand, CommandChecks
-from redrive.activities.commands import CommandActivities
-from redrive.dead_letters import COMMANDS, CommandRequest, LetterStatus, Verb
+from redrive import RunStatus
+from redrive.dead_letters import LetterStatus, Verb
 from redrive.keys import run_id_for_key
-from redrive.metrics import Metrics
-from redrive.postgres.database import Database
-from redrive.redaction.redactor import Redactor
 from tests.conftest import eventually
-from tests.integration.dead_letters.lab import Case, wording
+from tests.integration.dead_letters.lab import Case
 
 
 async def vanish(case: Case) -> None:
@@ -133,30 +129,46 @@ async def test_blocked_letter_of_a_terminated_run_can_be_closed(case: Case) -> N
     await case.until_letter("third", LetterStatus.DISCARDED)
 
 
-class _Late(CommandChecks):
-    """The check of a command whose run ends right after it."""
+async def test_command_to_a_run_that_was_canceled_says_so(case: Case) -> None:
+    """Its report may not have arrived yet: the record and the key say that it was canceled, not that it failed."""
+    await case.park("second", key="invoice:3")
+    await case.run.cancel()
+    await eventually(partial(_is_closed, case))
+    await _forget_the_outcome(case)
+    answer = await case.command(Verb.REPLAY)
+    assert not answer.accepted
+    assert "discarded" in answer.message
+    record = await case.record()
+    assert record
+    assert (record["status"], record["resolution"], record["orphaned"]) == ("discarded", "run canceled", False)
+    assert (await case.until_row(RunStatus.CANCELED))["closed_at"] is not None
 
-    async def check(self, request: CommandRequest) -> CheckedCommand:
-        return CheckedCommand(message="the run goes on")
+
+async def _is_closed(case: Case) -> bool:
+    return (await case.view()).status is RunStatus.CANCELED
 
 
-@pytest.mark.parametrize("verb", [Verb.REPLAY, Verb.RESOLVE])
-async def test_run_that_ends_between_check_and_command_leaves_the_letter_open(case: Case, verb: Verb) -> None:
-    """Nobody carries it out: the record is pending and orphaned, after a resolve, too, and the audit log says why."""
+async def _forget_the_outcome(case: Case) -> None:
+    """Make the record say what it said before the run's report."""
+    await case.until_letter("second", LetterStatus.DISCARDED)
+    connection = await asyncpg.connect(case.database_url)
+    await connection.execute(
+        "UPDATE redrive.dead_letters SET status = 'pending', resolution = NULL WHERE run_id = $1", case.run_id
+    )
+    await connection.execute(
+        "UPDATE redrive.runs SET status = 'DLQ_PENDING', closed_at = NULL WHERE run_id = $1", case.run_id
+    )
+    await connection.close()
+
+
+async def test_discard_of_a_run_that_was_terminated_in_a_replay(case: Case) -> None:
+    """Nobody will report the outcome of that replay: the dead letter can be closed all the same."""
     await case.park("second")
+    case.mend()
+    case.service.flaky.add("second")
+    assert (await case.command(Verb.REPLAY, policy={"base": "PT1M", "cap": "PT1M", "max_attempts": 5})).accepted
+    await case.until_letter("second", LetterStatus.REPLAYING)
     await case.run.terminate()
-    registry = Registry()
-    async with Database(case.database_url) as database:
-        checks = _Late(case.temporal, registry, Redactor(), task_queue=case.task_queue)
-        activities = CommandActivities(case.temporal, database, checks, Redactor(), Metrics())
-        fields = {"output": {"step": "x", "n": 1}} if verb is Verb.RESOLVE else {}
-        command: Any = COMMANDS.validate_python(wording(verb=verb, **fields))
-        request = CommandRequest(
-            letter=case.letter("second"), command=command, refusal=None, status=LetterStatus.PENDING, cycle=1
-        )
-        recorded = await activities.record_command(request)
-    assert (recorded.under_way, recorded.orphaned) == (False, True)
-    record = await case.record() or {}
-    assert (record["status"], record["orphaned"], record["resolution"]) == ("pending", True, None)
-    assert [row["action"] for row in await case.audit()][-1] == "reopened"
-    assert (await case.until_row(RunStatus.FAILED))["closed_at"] is not None
+    answer = await case.command(Verb.DISCARD)
+    assert answer.accepted, answer
+    await case.until_letter("second", LetterStatus.DISCARDED)

@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 from redrive import Redrive, Registry, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
 from redrive.dead_letters import Answer, LetterStatus, Mode, Verb
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import open_pool
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.audit.log import verify
+from redrive.store.audit import verify
 from tests.conftest import eventually
 from tests.integration.dead_letters import outside
 from tests.integration.dead_letters.lab import Case, register, wording

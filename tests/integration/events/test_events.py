@@ -14,10 +14,8 @@ from redrive.errors import EventNotFound, InvalidInput, VersionChanged
 from redrive.modules import Pipeline, Registry
 from redrive.postgres.tenancy import QUARANTINE
 from redrive.settings import Settings
-from redrive.store.audit.lists import list_audit
-from redrive.store.audit.log import verify
-from redrive.store.events.commands import discard
-from redrive.store.events.dead import DeadEventStatus
+from redrive.store.audit import list_audit, verify
+from redrive.store.events.dead import DeadEventStatus, discard
 from redrive.store.events.records import EventRow, Projection
 from redrive.worker import running_worker
 from tests.conftest import eventually

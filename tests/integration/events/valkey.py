@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from redrive.starter.stack.children import Supervisor
 from redrive.starter.stack.ports import reserve
 from redrive.starter.stack.redis import REDIS_PORT, RedisServer, find_redis
-from redrive.starter.stack.supervisor import Supervisor
 from tests.conftest import eventually
 
 

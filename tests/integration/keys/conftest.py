@@ -8,7 +8,7 @@ from temporalio.client import Client
 from redrive import Redrive, Registry
 from redrive.connection import database_url
 from redrive.idempotency.postgres_claims import PostgresClaims
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from tests.integration.store.letters import new_tenant

@@ -15,7 +15,7 @@ from redrive.idempotency.postgres_claims import INLINE_LIMIT, PostgresClaims
 from redrive.keys import run_id_for_key
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.keys.rows import KeyRecord, get_key
+from redrive.store.keys import KeyRecord, get_key
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.catalogs import new_caller, publish
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, quick

@@ -11,15 +11,15 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RetryConfig
 
 from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient, Unavailable
-from redrive.activities.step_records import once
+from redrive.activities.run_records import once
 from redrive.connection import database_url
 from redrive.contracts import KeyStatus
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.postgres.database import Database
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.keys.rows import get_key
-from redrive.store.runs.step_results import Execution
+from redrive.store.keys import get_key
+from redrive.store.runs import Execution
 from tests.conftest import WorkerFactory
 from tests.integration.runs.samples import Number, add_good_pipeline
 

@@ -8,7 +8,7 @@ from redrive.contracts import KeyStatus
 from redrive.keys import run_id_for_key
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.keys.rows import get_key
+from redrive.store.keys import get_key
 from tests.chaos.key_burst import Burst
 from tests.chaos.key_caller import CallerConfig, keyed_registry
 from tests.conftest import WorkerFactory

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
-from redrive.activities.keys import KeyActivities
+from redrive.activities.maintenance import KeyActivities
 from redrive.connection import database_url, owner_database_url
 from redrive.contracts import KeyStatus, KeySweep, Workflow
 from redrive.dead_letters import LetterId
@@ -17,16 +17,14 @@ from redrive.idempotency import postgres_claims as keys
 from redrive.idempotency.claims import ClaimRequest, ClaimResult, Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims, claim_key, settle_key
 from redrive.keys import run_id_for_key
-from redrive.postgres.connection import connect
-from redrive.postgres.database import Database
+from redrive.postgres.database import Database, connect
 from redrive.postgres.tenancy import Executor, Pool
 from redrive.redaction.redactor import Redactor
 from redrive.schedules import keep_sweep_schedule
 from redrive.settings import Settings
-from redrive.store.audit.lists import list_audit
-from redrive.store.keys.generations import reset_key
-from redrive.store.keys.rows import KeyFilter, KeyRecord, delete_expired, get_key, list_keys
-from redrive.store.runs.step_results import Execution, begin
+from redrive.store.audit import list_audit
+from redrive.store.keys import KeyFilter, KeyRecord, delete_expired, get_key, list_keys, reset_key
+from redrive.store.runs import Execution, begin_step
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 from tests.integration.store.letters import new_tenant
@@ -211,7 +209,7 @@ async def test_a_sweep_deletes_what_expired_when_temporal_has_forgotten_it(
     for key in ("old-1", "old-2", "open"):
         await _age(settings, tenant, key, expires_at=old, updated_at=old)
     await _age(settings, tenant, "young", expires_at=datetime.now(UTC) - timedelta(minutes=1))
-    await begin(pool, Execution(tenant, "run-1:pay:run", "run-1", "pay", 1, 1))
+    await begin_step(pool, Execution(tenant, "run-1:pay:run", "run-1", "pay", 1, 1))
     counts = [await delete_expired(pool, LONG_AGO / 2, 1) for _ in range(2)]
     left = await list_keys(pool, KeyFilter(tenant=tenant))
     assert all(count >= 1 for count in counts)

@@ -10,7 +10,7 @@ from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Termi
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool
 from redrive.settings import ServiceSettings
-from redrive.store.runs.step_results import Execution, begin, finish
+from redrive.store.runs import Execution, begin_step, finish_step
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.dead_letters.sink import Sink
 from tests.integration.runs.samples import Number, quick
@@ -157,14 +157,14 @@ async def test_a_zombie_cannot_overwrite_a_newer_result(
 ) -> None:
     """An attempt that outlived its timeout writes nothing, whether the newer one is done or not."""
     zombie, newer = execution(tenant, *old), execution(tenant, *new)
-    assert (await begin(pool, zombie)).may_run
-    assert (await begin(pool, newer)).may_run
-    early = await finish(pool, zombie, {"by": "zombie"})
-    stored = await finish(pool, newer, {"by": "newer"})
-    late = await finish(pool, zombie, {"by": "zombie"})
-    third = await begin(pool, execution(tenant, 3, 1))
+    assert (await begin_step(pool, zombie)).may_run
+    assert (await begin_step(pool, newer)).may_run
+    early = await finish_step(pool, zombie, {"by": "zombie"})
+    stored = await finish_step(pool, newer, {"by": "newer"})
+    late = await finish_step(pool, zombie, {"by": "zombie"})
+    third = await begin_step(pool, execution(tenant, 3, 1))
     assert not early.is_done
     assert [each.is_own for each in (early, stored, late)] == [False, True, False]
-    assert (await begin(pool, zombie)).may_run is False
+    assert (await begin_step(pool, zombie)).may_run is False
     assert [each.output for each in (stored, late, third)] == [{"by": "newer"}] * 3
     assert (third.is_done, third.may_run) == (True, False)

@@ -20,7 +20,7 @@ from redrive.contracts import Workflow
 from redrive.processes.temporal import workflow_runner
 from redrive.trace_interceptor import TolerantTracing
 from redrive.worker import WORKFLOWS
-from redrive.workflows.single_input import OneInput
+from redrive.workflows.inputs import OneInput
 from tests.integration.odd_inputs.documents import MALFORMED
 
 HEADERS = {what: arguments[0].payload for what, arguments in MALFORMED.items() if len(arguments) == 1}

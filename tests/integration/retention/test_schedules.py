@@ -13,12 +13,11 @@ from pydantic import SecretStr
 from temporalio.client import Client, ScheduleHandle
 
 from redrive.contracts import AnchorMark, PurgeReport, Workflow
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import connect, open_pool
 from redrive.schedules import keep_schedules
 from redrive.settings import AnchorSettings, Settings
 from redrive.starter.stack.state import StackInfo
-from redrive.store.audit.heads import Match, compare, read_head
+from redrive.store.audit import Match, compare, read_head
 from tests.conftest import WorkerFactory, eventually, owner_url
 from tests.integration.dead_letters.sink import Sink
 from tests.integration.store.letters import new_tenant

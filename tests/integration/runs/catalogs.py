@@ -7,7 +7,7 @@ from temporalio.client import Client
 from redrive import Redrive, Registry
 from redrive.connection import database_url
 from redrive.idempotency.postgres_claims import PostgresClaims
-from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.postgres.database import DeadlinePool
 from redrive.published_catalogs import Publication, PublishedCatalogs
 from redrive.settings import Settings
 

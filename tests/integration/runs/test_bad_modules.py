@@ -246,6 +246,31 @@ def test_text_that_is_no_payload_is_refused(text: str | bytes, sentence: str) ->
         parse_payload(text)
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_an_unexpected_error_names_its_type_and_line(
+    worker: WorkerFactory, registry: Registry, kind: str
+) -> None:
+    """`'nokey'` says nothing: the message has the type, the file, the line and the function."""
+
+    def look(known: dict[str, int]) -> int:
+        return known["nokey"]
+
+    async def asynchronous(ctx: ModuleContext, given: Number) -> Number:
+        return Number(n=look({}))
+
+    def plain(ctx: ModuleContext, given: Number) -> Number:
+        return Number(n=look({}))
+
+    step = registry.module("bad")(asynchronous) if kind == "async" else registry.module("bad")(plain)
+    Pipeline("p", step, registry=registry)
+    async with worker() as running:
+        view = await run_until_settled(running.redrive, "p")
+    failure = view.steps[0].failure
+    assert failure is not None
+    line = look.__code__.co_firstlineno + 1
+    assert failure.message == f"KeyError: 'nokey' (tests/integration/runs/test_bad_modules.py:{line} in look)"
+
+
 async def failed_step(running: Running, order: RunInput) -> FailedCycle:
     """Start a run from a snapshot that the worker may not know, and return how its step failed."""
     run_id = f"foreign-{running.settings.task_queue}"

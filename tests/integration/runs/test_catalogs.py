@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunFailed, RunStatus
 from redrive.errors import UnknownPipeline
-from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.postgres.database import DeadlinePool
 from redrive.published_catalogs import PublishedCatalogs
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo

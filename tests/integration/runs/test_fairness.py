@@ -11,9 +11,8 @@ from temporalio.client import Client
 
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, Transient
 from redrive.categories import Category
-from redrive.fairness import overflow_queue
+from redrive.fairness import keep_weights, overflow_queue
 from redrive.settings import Settings
-from redrive.weights import keep_weights
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.runs.samples import Number, milliseconds, quick
 

@@ -27,7 +27,7 @@ async def test_a_worker_counts_attempts_retries_dead_letters_and_replays(
     worker: WorkerFactory, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that is retried once, dies, and is replayed to success shows in every metric that the page lists."""
-    monkeypatch.setattr("redrive.activities.backlog_gauges.INTERVAL", milliseconds(200))
+    monkeypatch.setattr("redrive.activities.worker_health.GAUGE_INTERVAL", milliseconds(200))
     healthy = False
 
     @registry.module("only", policy=quick(base=milliseconds(1)))
@@ -63,8 +63,8 @@ async def test_a_worker_counts_attempts_retries_dead_letters_and_replays(
     assert 'workflow_dlq_replays_total{outcome="accepted"} 1\n' in text
     assert 'workflow_dlq_replays_total{outcome="succeeded"} 1\n' in text
     assert 'workflow_dlq_record_seconds_bucket{pipeline="counted",le="3600"} 1\n' in text
-    # Those of bulk operations are counted in a test of theirs.
-    documented = re.findall(r"^\| `(workflow_(?!bulk)\w+)` \|", EVENTS.read_text(), re.MULTILINE)
+    # Those of bulk operations and language models are counted in tests of theirs.
+    documented = re.findall(r"^\| `(workflow_(?!bulk|llm)\w+)` \|", EVENTS.read_text(), re.MULTILINE)
     assert documented
     assert [name for name in documented if f"# TYPE {name} " not in text] == []
     assert "# TYPE temporal_" in text

@@ -12,16 +12,14 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from redrive import ModuleContext, Pipeline, Registry, RunStatus, Terminal, Transient
-from redrive.activities.keys import KeyActivities
+from redrive.activities.maintenance import KeyActivities
 from redrive.categories import Category
 from redrive.connection import database_url
-from redrive.postgres.circuit_breaker import CircuitBreaker
-from redrive.postgres.database import Database
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import CircuitBreaker, Database, open_pool
 from redrive.postgres.tenancy import Pool, reading
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
-from redrive.store.runs.retrying import RetryingFilter, RetryingStep, list_retrying, put_retrying
+from redrive.store.runs import RetryingFilter, RetryingStep, list_retrying, put_retrying
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline, milliseconds, quick, settled
 from tests.integration.store.letters import new_tenant
@@ -46,10 +44,12 @@ async def listed(pool: Pool, tenant: str) -> list[RetryingStep]:
     return (await list_retrying(pool, RetryingFilter(tenant=tenant))).rows
 
 
-def add_patient(registry: Registry, wait: float, last: BaseException | None = None) -> None:
+def add_patient(registry: Registry, wait: float, last: BaseException | None = None, *, fast: bool = False) -> None:
     """Register a pipeline `p` of one step that fails twice, waits each time, and then works or fails for good."""
 
-    @registry.module("patient", policy=quick(base=wait, factor=1, cap=wait, timeout=20))
+    policy = quick(base=wait, factor=1, cap=wait, timeout=5 if fast else 20)
+
+    @registry.module("patient", policy=policy, fast=fast)
     async def patient(ctx: ModuleContext, given: Number) -> Number:
         if ctx.attempt < 3:
             raise Transient(f"password=hunter2 was refused, try {ctx.attempt}", category=Category.NETWORK)
@@ -61,9 +61,13 @@ def add_patient(registry: Registry, wait: float, last: BaseException | None = No
 
 
 @pytest.mark.parametrize(
-    ("last", "end"),
-    [(None, RunStatus.SUCCESS), (Terminal("never"), RunStatus.DLQ_PENDING)],
-    ids=["healed", "exhausted"],
+    ("last", "end", "fast"),
+    [
+        (None, RunStatus.SUCCESS, False),
+        (Terminal("never"), RunStatus.DLQ_PENDING, False),
+        (None, RunStatus.SUCCESS, True),
+    ],
+    ids=["healed", "exhausted", "fast"],
 )
 async def test_a_step_is_listed_while_it_waits_and_gone_when_it_has_ended(
     *,
@@ -73,9 +77,10 @@ async def test_a_step_is_listed_while_it_waits_and_gone_when_it_has_ended(
     tenant: str,
     last: BaseException | None,
     end: RunStatus,
+    fast: bool,
 ) -> None:
     """Each of its waits shows, with the attempt, the redacted error and when it goes on; another tenant sees none."""
-    add_patient(registry, 1.5, last)
+    add_patient(registry, 1.5, last, fast=fast)
     async with worker() as running:
         started = await running.redrive.start("p", {}, tenant=tenant)
         for attempt in (1, 2):

@@ -5,12 +5,24 @@ import time
 import uuid
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
-from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunNotFound, RunStatus, Unavailable
+from redrive import (
+    InvalidInput,
+    ModuleContext,
+    Pipeline,
+    Redrive,
+    Registry,
+    RunFailed,
+    RunNotFound,
+    RunStatus,
+    Unavailable,
+)
 from redrive.categories import Category
 from redrive.contracts import PAYLOAD_LIMIT, RESULT_LIMIT, StepStatus
 from redrive.errors import TooLarge
-from tests.conftest import Running, WorkerFactory
+from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.runs.samples import Blob, Number, add_good_pipeline, ended, run_until_settled
 
 NO_WORKER_IS_SAID_WITHIN = 30.0
@@ -115,6 +127,34 @@ async def test_an_unknown_run_is_said_to_be_unknown(worker: WorkerFactory, regis
             await redrive.result("run-nobody")
         with pytest.raises(RunNotFound, match="'run-nobody'"):
             await redrive.cancel("run-nobody", reason="no")
+
+
+async def _is_unknown(running: Running, run_id: str) -> bool:
+    try:
+        await stranger(running).result(run_id)
+    except RunNotFound:
+        return True
+    except RunFailed:
+        # Terminated: Temporal does so before it deletes an open run.
+        return False
+    raise AssertionError("nothing can have run it")
+
+
+async def test_a_started_run_that_temporal_has_forgotten_is_said_to_be_unknown(
+    worker: WorkerFactory, registry: Registry
+) -> None:
+    """A client waits for runs that it started without asking what they are; one that is gone raises RunNotFound."""
+    add_good_pipeline(registry)
+    async with worker() as running:
+        redrive, temporal = running.redrive, running.temporal
+    started = await redrive.start("good", {})
+    gone = WorkflowExecution(workflow_id=started.run_id)
+    await temporal.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(namespace=temporal.namespace, workflow_execution=gone)
+    )
+    await eventually(lambda: _is_unknown(running, started.run_id))
+    with pytest.raises(RunNotFound, match=started.run_id):
+        await redrive.result(started.run_id)
 
 
 async def test_a_payload_over_the_limit_is_refused(worker: WorkerFactory, registry: Registry) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import connect, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe

@@ -9,8 +9,7 @@ from redrive.events import Envelope
 from redrive.policy import EVENT
 from redrive.postgres.tenancy import Pool
 from redrive.store.events.dead import NewDeadEvent, put_dead_event
-from redrive.store.events.records import Stored, put_event, put_projection
-from redrive.store.events.replays import NewReplay, put_replay
+from redrive.store.events.records import NewReplay, Stored, put_event, put_projection, put_replay
 
 BODY = b'{"password": "hunter2"'
 

@@ -8,6 +8,7 @@ from redrive.categories import Category
 from redrive.contracts import Attempt, FailedCycle
 from redrive.dead_letters import (
     Answer,
+    CommandRequest,
     Discard,
     Ending,
     Exhausted,
@@ -21,6 +22,8 @@ from redrive.dead_letters import (
 from redrive.policy import STEP
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
+# A run numbers its reports; those about the next cycle are newer.
+CYCLE = 1_000_000
 
 
 def new_tenant() -> str:
@@ -62,8 +65,11 @@ def exhausted(
         config=STEP,
         correlation_id=changes.pop("correlation_id", letter.run_id),
         key=changes.pop("key", None),
+        labels=changes.pop("labels", {}),
         started_at=changes.pop("started_at", at - timedelta(minutes=1)),
         at=at,
+        revision=cycle * CYCLE,
+        **changes,
     )
 
 
@@ -92,6 +98,13 @@ def no(command: LetterCommand, why: str = "not now") -> Answer:
     return Answer(request_id=command.request_id, accepted=False, message=why)
 
 
-def outcome(ending: Ending, request_id: str | None = "r1", blocked_by: str | None = None) -> Outcome:
+def outcome(
+    ending: Ending, request_id: str | None = "r1", blocked_by: str | None = None, revision: int | None = None
+) -> Outcome:
     """Return how a replay ended."""
-    return Outcome(ending=ending, request_id=request_id, blocked_by=blocked_by)
+    return Outcome(ending=ending, request_id=request_id, blocked_by=blocked_by, revision=revision)
+
+
+def given(letter: LetterId, command: LetterCommand, cycle: int = 1, number: int = 1) -> CommandRequest:
+    """Return a command as a run that is parked in this cycle has it recorded."""
+    return CommandRequest(letter=letter, command=command, cycle=cycle, revision=cycle * CYCLE + number, steps=[])

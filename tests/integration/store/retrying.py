@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.categories import Category
-from redrive.store.runs.retrying import RetryingStep
+from redrive.store.runs import RetryingStep
 
 
 def new_retrying(tenant: str, **changes: Any) -> RetryingStep:

@@ -8,7 +8,7 @@ import pytest
 from redrive.errors import ApprovalNotFound, SameApprover
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.store.approvals import ApprovalRequest, Yes, approve, ask_approval, get_approval, use_approval
-from redrive.store.audit.log import PlanRef
+from redrive.store.audit import PlanRef
 
 BEN = Yes(approved_by="ben", person="member:ben", reason="looked at it")
 

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.audit.log import Action, Entry, Proof, verify, write
+from redrive.store.audit import Action, Entry, Proof, verify, write
 from redrive.store.dead_letters import records as dead_letters
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, no, replay
 from tests.integration.store.test_dead_letters import Owner
@@ -106,7 +106,7 @@ async def test_every_tenant_is_proved_by_itself(pool: Pool) -> None:
 
 async def test_long_log_is_proved_in_pieces(pool: Pool, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain goes on from one piece to the next."""
-    monkeypatch.setattr("redrive.store.audit.log._CHUNK", 4)
+    monkeypatch.setattr("redrive.store.audit._CHUNK", 4)
     await _fill(pool, tenant, 13)
     proof = await _proof(pool, tenant)
     assert (proof.entries, proof.first_broken) == (13, None)

@@ -11,16 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE, open_pool
-from redrive.starter.stack.account import server_account
-from redrive.starter.stack.child import Program
-from redrive.starter.stack.placement import find_postgres, place
+from redrive.postgres.database import ACCESS_ROLE, APP_ROLE, connect, open_pool
+from redrive.starter.stack.children import Program, Supervisor
+from redrive.starter.stack.placement import find_postgres, place, server_account
 from redrive.starter.stack.ports import LOOPBACK, listens, reserve
-from redrive.starter.stack.postgres import Passwords, Postgres
-from redrive.starter.stack.postgres_data import create_data
+from redrive.starter.stack.postgres import Passwords, Postgres, create_data
 from redrive.starter.stack.state import StateDirectory
-from redrive.starter.stack.supervisor import Supervisor
 from redrive.store.migrate import migrate
 
 SCRIPT = Path(__file__).parents[3] / "deploy/postgres/roles.sh"

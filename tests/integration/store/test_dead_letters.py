@@ -24,16 +24,19 @@ from redrive.dead_letters import (
 )
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
-from redrive.store.audit.log import Action, verify
+from redrive.store import runs
+from redrive.store.audit import Action, verify
 from redrive.store.dead_letters import records as dead_letters
+from redrive.store.dead_letters.commands import first_answer
 from redrive.store.dead_letters.lists import audit_trail, get_letter
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord
-from redrive.store.runs import rows as runs
-from redrive.store.runs.commands import put_continue
+from redrive.store.runs import put_continue
 from tests.integration.store.letters import (
+    CYCLE,
     START,
     discard,
     exhausted,
+    given,
     new_letter,
     no,
     outcome,
@@ -65,7 +68,7 @@ async def test_exhausted_step_becomes_a_whole_record(pool: Pool, tenant: str) ->
     letter = new_letter(tenant)
     recorded = await dead_letters.record_exhausted(pool, exhausted(letter, key="k-1", correlation_id="c-1"))
     assert recorded.is_new
-    assert (recorded.state.status, recorded.state.cycles) == (LetterStatus.PENDING, 1)
+    assert (recorded.state.status, recorded.state.cycle) == (LetterStatus.PENDING, 1)
     record = await _record(pool, letter)
     assert record.letter == letter
     assert (record.category, record.message, record.stack) == (
@@ -121,7 +124,7 @@ async def test_late_write_of_an_older_cycle_is_ignored(pool: Pool, tenant: str) 
     await dead_letters.record_exhausted(pool, exhausted(letter, 2))
     record = await _record(pool, letter)
     late = await dead_letters.record_exhausted(pool, exhausted(letter))
-    assert (late.is_new, late.alert_count, late.state.cycles) == (False, 0, 2)
+    assert (late.is_new, late.alert_count, late.state.cycle) == (False, 0, 2)
     assert await _record(pool, letter) == record
 
 
@@ -145,7 +148,7 @@ async def test_any_text_can_be_stored(pool: Pool, tenant: str, text: str) -> Non
     await dead_letters.record_exhausted(pool, message)
     command = replay("r" + text.replace("\ud800", ""))  # a request id is checked where it comes in
     await dead_letters.put_accepted(pool, letter, command, yes(command))
-    assert await dead_letters.first_answer(pool, letter, command.request_id) is not None
+    assert await first_answer(pool, letter, command.request_id) is not None
     shown = text.replace("\0", "\ufffd").replace("\ud800", "\ufffd\ufffd\ufffd")
     assert (await _record(pool, letter)).message == shown
 
@@ -179,22 +182,65 @@ async def test_accepted_command_gets_its_first_answer_for_ever(pool: Pool, tenan
     ]
 
 
-async def test_accepted_command_is_under_way_until_its_outcome(pool: Pool, tenant: str) -> None:
-    """It has its answer for ever, but is handed to the run only while it is the last word."""
+async def test_accepted_command_is_obeyed_until_its_outcome(pool: Pool, tenant: str) -> None:
+    """It has its answer for ever, but the run carries it out only while it is the last word on this cycle."""
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    assert await dead_letters.proof_of(pool, letter, "r1") is None
-    await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
-    assert await dead_letters.proof_of(pool, letter, "r1")
+    first = given(letter, replay("r1"))
+    assert await dead_letters.take_command(pool, first, first.command, yes(first.command)) == (yes(replay("r1")), True)
+    # The run crashed before its history had the answer, and asks again.
+    again = given(letter, replay("r1"), number=2)
+    assert await dead_letters.take_command(pool, again, again.command, no(again.command)) == (yes(replay("r1")), True)
+    after = outcome(Ending.BLOCKED, blocked_by="first", revision=CYCLE + 3).model_copy(update={"after": CYCLE + 2})
+    assert await dead_letters.put_outcome(pool, letter, after) is LetterStatus.PENDING
+    # So did the outcome's task: what follows it follows the second one.
+    for last in (after.model_copy(update={"revision": CYCLE + 4}), after.model_copy(update={"after": CYCLE + 4})):
+        assert await dead_letters.put_outcome(pool, letter, last) is LetterStatus.PENDING
+    assert (await _record(pool, letter)).replay_count == 1
     await dead_letters.record_exhausted(pool, exhausted(letter, 2))
-    assert await dead_letters.proof_of(pool, letter, "r1") is None
-    await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
-    await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED, "r2"))
-    assert await dead_letters.proof_of(pool, letter, "r2") is None
-    other = new_letter(tenant)
-    await dead_letters.record_exhausted(pool, exhausted(other))
-    await dead_letters.put_accepted(pool, other, resolve("r1"), yes(resolve("r1")))
-    assert await dead_letters.proof_of(pool, other, "r1")
+    for cycle in (1, 2):
+        late = given(letter, replay("r1"), cycle)
+        assert await dead_letters.take_command(pool, late, late.command, yes(late.command)) == (
+            yes(replay("r1")),
+            False,
+        )
+    assert (await _record(pool, letter)).status is LetterStatus.PENDING
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+async def test_command_waits_for_a_record_that_is_behind(pool: Pool, tenant: str, cycle: int) -> None:
+    """No record, one of an earlier cycle, and one that says otherwise: the run reports again before it is accepted."""
+    letter, command = new_letter(tenant), replay()
+    asked = given(letter, command, cycle)
+    with pytest.raises(dead_letters.RecordBehind):
+        await dead_letters.take_command(pool, asked, command, yes(command))
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    with pytest.raises(dead_letters.RecordBehind):
+        await dead_letters.take_command(pool, asked, command, yes(command))
+    assert await first_answer(pool, letter, command.request_id) is None
+    again = exhausted(letter, cycle).model_copy(update={"again": True, "revision": 9 * CYCLE})
+    assert (await dead_letters.record_exhausted(pool, again)).is_new
+    assert (await dead_letters.take_command(pool, asked, command, yes(command))).obey
+
+
+async def test_report_made_again_opens_the_record(pool: Pool, tenant: str) -> None:
+    """The run is parked there still: a record that was closed is pending again, with a line, and without an alert."""
+    letter, command = new_letter(tenant), discard()
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    asked = given(letter, command)
+    assert (await dead_letters.take_command(pool, asked, command, yes(command))).obey
+    again = exhausted(letter).model_copy(update={"again": True, "revision": 2 * CYCLE})
+    late = exhausted(letter).model_copy(update={"again": True, "revision": CYCLE})
+    for report, status in (
+        (late, LetterStatus.DISCARDED),
+        (again, LetterStatus.PENDING),
+        (again, LetterStatus.PENDING),
+    ):
+        recorded = await dead_letters.record_exhausted(pool, report)
+        assert (recorded.is_new, recorded.alert_count, recorded.state.status) == (False, 0, status)
+    record = await _record(pool, letter)
+    assert (record.resolution, record.cycle, len(record.failure_history)) == (None, 1, 1)
+    assert [entry.action for entry in await _trail(pool, letter)] == ["dead_lettered", "discarded", "reopened"]
 
 
 async def test_continue_is_audited_once_whatever_its_id(pool: Pool, tenant: str) -> None:
@@ -216,7 +262,7 @@ async def test_refused_command_stays_refused(pool: Pool, tenant: str) -> None:
     first = await dead_letters.put_refused(pool, letter, command, no(command))
     assert await dead_letters.put_accepted(pool, letter, command, yes(command)) == first
     assert (await _record(pool, letter)).status is LetterStatus.PENDING
-    assert await dead_letters.first_answer(pool, letter, command.request_id) == first
+    assert await first_answer(pool, letter, command.request_id) == first
     assert len(await _trail(pool, letter)) == 2
 
 
@@ -284,27 +330,38 @@ async def test_outcome_is_recorded_once(pool: Pool, tenant: str, ending: Ending,
     letter = new_letter(tenant)
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
-    states = [await dead_letters.put_outcome(pool, letter, outcome(ending)) for _ in range(2)]
-    assert states[0] == states[1] == await dead_letters.load_state(pool, letter)
+    assert [await dead_letters.put_outcome(pool, letter, outcome(ending)) for _ in range(2)] == [status, status]
     record = await _record(pool, letter)
     assert record.status is status
     assert [entry.action for entry in await _trail(pool, letter)][2:] == ["replay_outcome"]
 
 
-@pytest.mark.parametrize("ending", [Ending.SUCCEEDED, Ending.BLOCKED])
-async def test_late_outcome_of_an_older_command_is_ignored(pool: Pool, tenant: str, ending: Ending) -> None:
-    """Neither a record that died again nor a replay that is under way is touched by it."""
+@pytest.mark.parametrize("ending", list(Ending))
+async def test_late_outcome_is_ignored(pool: Pool, tenant: str, ending: Ending) -> None:
+    """Neither a record that died again nor a replay that is under way is touched by an older report."""
     letter = new_letter(tenant)
+    late = outcome(ending, "r1", revision=CYCLE + 2)
     await dead_letters.record_exhausted(pool, exhausted(letter))
-    await dead_letters.put_accepted(pool, letter, replay("r1"), yes(replay("r1")))
     await dead_letters.record_exhausted(pool, exhausted(letter, 2))
     pending = await _record(pool, letter)
-    await dead_letters.put_outcome(pool, letter, outcome(ending, "r1"))
+    assert await dead_letters.put_outcome(pool, letter, late) is LetterStatus.PENDING
     assert await _record(pool, letter) == pending
-    await dead_letters.put_accepted(pool, letter, replay("r2"), yes(replay("r2")))
+    asked = given(letter, replay("r2"), 2)
+    await dead_letters.take_command(pool, asked, asked.command, yes(asked.command))
     replaying = await _record(pool, letter)
-    await dead_letters.put_outcome(pool, letter, outcome(ending, "r1"))
+    assert await dead_letters.put_outcome(pool, letter, late) is LetterStatus.REPLAYING
     assert await _record(pool, letter) == replaying
+
+
+async def test_outcome_does_not_overtake_the_report_before_it(pool: Pool, tenant: str) -> None:
+    """The dead letter's workflow has that report, and writes both in sequence."""
+    letter = new_letter(tenant)
+    canceled = outcome(Ending.CANCELED, None, revision=2 * CYCLE + 1).model_copy(update={"after": 2 * CYCLE})
+    assert await dead_letters.put_outcome(pool, letter, canceled) is None
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    assert await dead_letters.put_outcome(pool, letter, canceled) is None
+    await dead_letters.record_exhausted(pool, exhausted(letter, 2))
+    assert await dead_letters.put_outcome(pool, letter, canceled) is LetterStatus.DISCARDED
 
 
 async def test_blocked_letter_succeeds_with_the_command_that_it_waited_for(pool: Pool, tenant: str) -> None:
@@ -313,7 +370,8 @@ async def test_blocked_letter_succeeds_with_the_command_that_it_waited_for(pool:
     await dead_letters.record_exhausted(pool, exhausted(letter))
     await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
     for step in ("second", "second", "first"):
-        state = await dead_letters.put_outcome(pool, letter, outcome(Ending.BLOCKED, blocked_by=step))
+        await dead_letters.put_outcome(pool, letter, outcome(Ending.BLOCKED, blocked_by=step))
+        state = await dead_letters.load_state(pool, letter)
         assert state is not None
         assert state.blocked_by == step
     await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED))
@@ -428,3 +486,17 @@ async def test_counters_equal_a_count_after_any_writes(pool: Pool, owner: Owner,
     assert sorted(map(tuple, counted)) == sorted(map(tuple, kept))
     [proof] = await verify(pool, tenant)
     assert proof.is_whole
+
+
+async def test_report_of_a_task_that_is_done_again_is_no_second_failure(pool: Pool, tenant: str) -> None:
+    """Its worker died after it had reported: the same failure has another revision then."""
+    letter = new_letter(tenant)
+    first = await dead_letters.record_exhausted(pool, exhausted(letter))
+    again = exhausted(letter).model_copy(update={"revision": CYCLE + 7})
+    assert first.is_new
+    assert not (await dead_letters.record_exhausted(pool, again)).is_new
+    record = await _record(pool, letter)
+    assert (record.version, len(record.failure_history), len(await _trail(pool, letter))) == (1, 1, 1)
+    # After a reset the same cycle may fail once more, at another time.
+    other = exhausted(letter, at=START + timedelta(hours=1)).model_copy(update={"revision": CYCLE + 8})
+    assert (await dead_letters.record_exhausted(pool, other)).is_new

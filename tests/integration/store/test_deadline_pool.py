@@ -12,8 +12,7 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
-from redrive.postgres.deadline_pool import DeadlinePool
+from redrive.postgres.database import DeadlinePool, connect
 from redrive.postgres.tenancy import Session
 from tests.conftest import eventually
 
@@ -69,7 +68,7 @@ async def test_after_a_rush_one_connection_is_kept(
     deadline_pool: DeadlinePool, owner: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are closed when nobody has needed them for a while."""
-    monkeypatch.setattr("redrive.postgres.deadline_pool.SURPLUS_LIFETIME", timedelta(milliseconds=50))
+    monkeypatch.setattr("redrive.postgres.database.SURPLUS_LIFETIME", timedelta(milliseconds=50))
     pids = await asyncio.gather(*(deadline_pool.ask(_pid_slowly, LONG) for _ in range(2)))
 
     async def left() -> bool:

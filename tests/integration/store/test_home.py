@@ -12,14 +12,13 @@ from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
 from redrive import Redrive, Registry
-from redrive.activities.keys import KeyActivities
+from redrive.activities.maintenance import KeyActivities
 from redrive.connection import database_url
 from redrive.errors import OtherNamespace
 from redrive.home import adopt, check_home
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.payloads import data_converter
-from redrive.postgres.connection import connect
-from redrive.postgres.database import Database
+from redrive.postgres.database import Database, connect
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo

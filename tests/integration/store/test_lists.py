@@ -11,15 +11,15 @@ import pytest
 from redrive.categories import Category
 from redrive.contracts import RunStatus, RunSummary
 from redrive.dead_letters import LetterFilter, LetterId, LetterStatus
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, LetterNotFound
 from redrive.postgres.tenancy import Pool
+from redrive.store import runs
 from redrive.store.dead_letters import lists as dead_letter_lists
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.figures import groups, stats
-from redrive.store.dead_letters.lists import get_letter, list_letters, open_letters
+from redrive.store.dead_letters.lists import find_letter, get_letter, list_letters, open_letters
 from redrive.store.dead_letters.models import LetterRow
-from redrive.store.runs import rows as runs
-from tests.integration.store.letters import START, discard, exhausted, new_letter, new_tenant, replay, yes
+from tests.integration.store.letters import CYCLE, START, discard, exhausted, new_letter, new_tenant, replay, yes
 
 CATEGORIES = [Category.TIMEOUT, Category.VALIDATION]
 STEPS = ["first", "second"]
@@ -246,7 +246,10 @@ async def _finish(pool: Pool, letter: LetterId, status: RunStatus, **changes: An
         run_id=letter.run_id,
         tenant=letter.tenant,
         status=status,
-        **({"pipeline": "orders", "correlation_id": None, "key": None, "started_at": START} | changes),
+        **(
+            {"pipeline": "orders", "correlation_id": None, "key": None, "started_at": START, "revision": 9 * CYCLE}
+            | changes
+        ),
     )
 
 
@@ -303,3 +306,34 @@ async def test_runs_are_listed_by_filter_and_page(pool: Pool, tenant: str) -> No
     assert len(await ids(until=START + timedelta(minutes=10))) == 20
     everywhere = await runs.list_runs(pool, runs.RunFilter(pipeline="p0", since=START), 1000)
     assert {letter.run_id for letter in letters[::2]} <= {run.run_id for run in everywhere.rows}
+
+
+async def test_a_dead_letter_is_found_by_a_beginning_that_no_other_has(pool: Pool) -> None:
+    """By its id, its run and step, or what one has typed of these; not by another tenant, nor by what several have."""
+    tenant, other = new_tenant(), new_tenant()
+    letter = new_letter(tenant, "charge")
+    twin = LetterId(tenant=tenant, run_id=letter.run_id, step="ship")
+    for each in (letter, twin):
+        await dead_letters.record_exhausted(pool, exhausted(each))
+    number = letter.run_id.removeprefix("run-")
+    named = (letter.workflow_id, f"{letter.run_id}/charge", f"{number[:12]}/charge", f"{letter.workflow_id[:-2]}")
+    for text in named:
+        assert (await find_letter(pool, tenant, text)).id == letter.workflow_id, text
+        assert (await find_letter(pool, None, text)).id == letter.workflow_id, text
+        with pytest.raises(LetterNotFound, match="no dead letter of yours has the id"):
+            await find_letter(pool, other, text)
+    with pytest.raises(InvalidInput, match=r"several have an id that begins so: .*charge, .*ship"):
+        await find_letter(pool, tenant, number[:12])
+    for vague in ("", "dead", "dead-letter-run-", number[:3], "%", "run-%/charge"):
+        with pytest.raises(LetterNotFound):
+            await find_letter(pool, tenant, vague)
+
+
+async def test_open_ones_are_listed_alone(pool: Pool) -> None:
+    """Pending and replaying ones, whatever else the filter says."""
+    tenant = new_tenant()
+    await _fill(pool, tenant, 36)
+    page = await list_letters(pool, LetterFilter(tenant=tenant, open=True), 100)
+    every = await list_letters(pool, LetterFilter(tenant=tenant), 100)
+    assert [row.id for row in page.rows] == [row.id for row in every.rows if not row.status.closed]
+    assert {row.status for row in page.rows} == {LetterStatus.PENDING, LetterStatus.REPLAYING}

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import ACCESS_ROLE, APP_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, APP_ROLE, connect, open_pool
 from redrive.postgres.tenancy import Connection, Session, transaction
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack, wipe

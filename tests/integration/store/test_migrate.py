@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
+from redrive.postgres.database import connect
 from redrive.store.migrate import MIGRATIONS, MigrationError, migrate
 from tests.integration.store.conftest import new_database
 

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import connect, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.store.migrate import migrate
 from tests.bench.letters_explain import calls, explain, load

@@ -2,8 +2,7 @@ import asyncpg
 import pytest
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import connect, open_pool
 from redrive.store.migrate import migrate
 
 

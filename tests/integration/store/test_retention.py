@@ -12,13 +12,12 @@ import pytest
 from redrive.contracts import RunStatus
 from redrive.dead_letters import LetterFilter, LetterId, Resolve
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.retention import Kind, RetentionSettings
-from redrive.store.audit.heads import Head, Match, compare, read_head
-from redrive.store.audit.log import verify
+from redrive.settings import RecordKind, RetentionSettings
+from redrive.store.audit import Head, Match, compare, read_head, verify
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import total
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
-from redrive.store.runs.rows import put_finished
+from redrive.store.runs import put_finished
 from tests.integration.store.letters import discard, exhausted, new_letter, new_tenant, no, replay, resolve, yes
 from tests.integration.store.old_rows import OLD, SEED, TABLES
 from tests.integration.store.test_dead_letters import Owner
@@ -54,6 +53,7 @@ async def _letter(pool: Pool, owner: Owner, tenant: str, command: Any = None) ->
             "correlation_id": None,
             "key": None,
             "started_at": datetime.now(UTC),
+            "revision": 9_000_000,
         }
         await put_finished(pool, run_id=letter.run_id, tenant=tenant, status=RunStatus.SUCCESS, **facts)
     await owner.execute(f"UPDATE dead_letters SET updated_at = {OLD} WHERE id = $1", letter.workflow_id)  # noqa: S608
@@ -98,10 +98,10 @@ async def test_what_is_over_and_old_goes_and_what_is_open_stays(
     """Whatever its age; of each batch the audit log has a line."""
     await _seed(owner, tenant, kind, 25)
     await _seed(owner, tenant, f"{kind} open", 6)
-    would = await _purge(pool, tenant, KEEP.only({Kind(kind)}), batch=4, dry_run=True)
+    would = await _purge(pool, tenant, KEEP.only({RecordKind(kind)}), batch=4, dry_run=True)
     assert would == Counter({kind: 25})
     assert await _count(owner, TABLES[kind], tenant) == 31
-    done = await _purge(pool, tenant, KEEP.only({Kind(kind)}), batch=4)
+    done = await _purge(pool, tenant, KEEP.only({RecordKind(kind)}), batch=4)
     assert done == Counter({kind: 25})
     assert await _count(owner, TABLES[kind], tenant) == 6
     assert await _purge(pool, tenant, batch=4) == (Counter({"runs": 25}) if kind == "events" else Counter())
@@ -122,8 +122,8 @@ async def test_what_is_young_stays(pool: Pool, owner: Owner, tenant: str) -> Non
     """A setting of none keeps a kind for ever; a longer one keeps it for longer."""
     for kind in TABLES:
         await _seed(owner, tenant, kind, 3)
-    none = RetentionSettings.model_validate({kind.value: None for kind in Kind})
-    longer = RetentionSettings.model_validate({kind.value: timedelta(days=150) for kind in Kind})
+    none = RetentionSettings.model_validate({kind.value: None for kind in RecordKind})
+    longer = RetentionSettings.model_validate({kind.value: timedelta(days=150) for kind in RecordKind})
     for keep in (none, longer):
         assert not await _purge(pool, tenant, keep)
 
@@ -134,7 +134,7 @@ async def test_dead_letters_go_when_they_and_their_runs_are_over(pool: Pool, own
     is_open = [await _letter(pool, owner, tenant), await _letter(pool, owner, tenant, replay())]
     going_on = await _letter(pool, owner, tenant, resolve())
     await owner.execute("UPDATE runs SET closed_at = NULL, status = 'RUNNING' WHERE run_id = $1", going_on.run_id)
-    assert await _purge(pool, tenant, KEEP.only({Kind.RUNS})) == Counter()
+    assert await _purge(pool, tenant, KEEP.only({RecordKind.RUNS})) == Counter()
     assert (await _purge(pool, tenant, batch=2)) == Counter({"dead_letters": 3, "runs": 3})
     left = {row["id"] for row in await owner.fetch("SELECT id FROM dead_letters WHERE tenant = $1", tenant)}
     assert left == {letter.workflow_id for letter in (*is_open, going_on)}
@@ -178,7 +178,7 @@ async def test_dead_letter_of_an_open_bulk_operation_stays(pool: Pool, owner: Ow
 async def test_run_of_a_stored_event_keeps_its_row(pool: Pool, owner: Owner, tenant: str) -> None:
     """Without it a duplicate of the event would start a second run."""
     await _seed(owner, tenant, "events", 3)
-    assert not await _purge(pool, tenant, KEEP.only({Kind.RUNS}))
+    assert not await _purge(pool, tenant, KEEP.only({RecordKind.RUNS}))
     await owner.execute("UPDATE event_projections SET status = 'failed' WHERE event_id = $1", f"{tenant}-event-1")
     assert await _purge(pool, tenant) == Counter({"events": 2, "runs": 2})
 
@@ -242,7 +242,7 @@ async def _head(pool: Pool, tenant: str) -> Head:
     return read_head(tenant, proof.head)
 
 
-AUDIT = KEEP.only({Kind.AUDIT})
+AUDIT = KEEP.only({RecordKind.AUDIT})
 
 
 async def test_the_audit_log_is_proved_across_a_cut(pool: Pool, owner: Owner, tenant: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.messages.commands import take_command
 from redrive.store.messages.dead import (
     DeadMessage,
     MessageFilter,
@@ -21,6 +20,7 @@ from redrive.store.messages.dead import (
     parse_id,
     put_dead,
     read_payload,
+    take_command,
 )
 from redrive.store.messages.retry_queue import NewRetry, PutBack, depth, put_back, put_retries, remove, take_due
 from tests.integration.store.retries import new_dead, new_retry

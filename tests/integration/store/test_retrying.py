@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool, reading
 from redrive.store.dead_letters.figures import backlog
-from redrive.store.runs.retrying import (
+from redrive.store.runs import (
     RetryingFilter,
     RetryingStep,
     clear_retrying,

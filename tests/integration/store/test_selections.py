@@ -13,8 +13,7 @@ from redrive.categories import Category
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
 from redrive.keys import new_request_id
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.bulk.members import find_members
-from redrive.store.bulk.operations import open_bulk
+from redrive.store.bulk.operations import find_members, open_bulk
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import list_letters
 from redrive.store.dead_letters.models import LetterRow

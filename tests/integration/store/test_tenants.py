@@ -14,17 +14,16 @@ from redrive.bulk import BulkCommand, BulkPlan, BulkStart
 from redrive.dead_letters import MalformedCommand, Verb
 from redrive.idempotency.claims import ClaimRequest
 from redrive.idempotency.postgres_claims import claim_key
-from redrive.postgres.pool import ACCESS_ROLE, open_pool
+from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Connection, Pool, transaction
-from redrive.store.access.sessions import signing_key
+from redrive.store.access import signing_key
 from redrive.store.approvals import ask_plan_approval
 from redrive.store.bulk.operations import open_bulk
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.commands import put_malformed
 from redrive.store.messages.dead import put_dead
 from redrive.store.messages.retry_queue import put_retries
-from redrive.store.runs.retrying import put_retrying
-from redrive.store.runs.step_results import Execution, begin
+from redrive.store.runs import Execution, add_to_counter, begin_step, put_retrying
 from redrive.store.tenant_limits import hold_stream, take_tokens
 from tests.integration.store.event_rows import put_some_events
 from tests.integration.store.letters import exhausted, new_letter, new_tenant, replay, yes
@@ -34,7 +33,7 @@ from tests.integration.store.test_dead_letters import Owner
 
 BULK_TABLES = ["bulk_operations", "bulk_items", "approvals"]
 EVENT_TABLES = ["events", "event_projections", "event_replays", "dead_events"]
-KEY_TABLES = ["idempotency_keys", "step_results"]
+KEY_TABLES = ["idempotency_keys", "step_results", "run_counters"]
 MESSAGE_TABLES = ["retry_queue", "dead_messages"]
 LIMIT_TABLES = ["tenant_streams", "tenant_tokens"]
 # Who may come in: what nobody may do with these is in tests/integration/console/test_hostile.py.
@@ -50,6 +49,7 @@ TABLES = [
     "audit_heads",
     "alerts",
     "retrying",
+    "run_labels",
     *BULK_TABLES,
     *EVENT_TABLES,
     *KEY_TABLES,
@@ -74,7 +74,7 @@ async def _as(pool: Pool, tenant: str | None) -> AsyncIterator[Connection]:
 async def filled(pool: Pool, tenant: str) -> str:
     """A tenant with a row in every table."""
     letter = new_letter(tenant)
-    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.record_exhausted(pool, exhausted(letter, labels={"mission_id": "42"}))
     command = BulkCommand(tenant=tenant, verb=Verb.DISCARD)
     start = BulkStart(request_id=tenant, command=command, plan_hash="plan", requested_by="ada", reason="why")
     plan = BulkPlan(hash="plan", command=command, count=0, groups=[])
@@ -88,7 +88,8 @@ async def filled(pool: Pool, tenant: str) -> str:
         tenant=tenant, key="k", run_id=f"run-{tenant}", pipeline="p", request_hash="h", expires_at=expires_at
     )
     await claim_key(pool, claim, free_failed=False)
-    await begin(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
+    await begin_step(pool, Execution(tenant, "k", f"run-{tenant}", "first", 1, 1))
+    await add_to_counter(pool, tenant=tenant, run_id=f"run-{tenant}", name="tokens", amount=1)
     await put_retrying(pool, new_retrying(tenant), timedelta(minutes=1))
     await take_tokens(pool, tenant, "starts", 10, 1)
     await hold_stream(pool, tenant, uuid.uuid4(), 1, timedelta(minutes=1))

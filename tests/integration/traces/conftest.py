@@ -61,7 +61,8 @@ class Scene:
 
     async def run(self, *, code: int = 0, **payload: str) -> Any:
         """Start a run by hand, and wait for its end, or until it is parked."""
-        said = await self.command("run", "start", "traced", "--payload", json.dumps(payload), "--wait", "--json")
+        given = ("--payload", json.dumps(payload), "--label", "mission_id=42")
+        said = await self.command("run", "start", "traced", *given, "--wait", "--json")
         assert said.code == code, said.err
         return said.document
 

@@ -33,7 +33,12 @@ async def test_one_trace_follows_a_run(scene: Scene) -> None:
     worker = await scene.start("worker")
     run = await scene.run(card=CARD)
     (begun,) = await scene.collector.until("run.start", where=lambda span: span.name == "run.start")
-    assert begun.facts == {"pipeline": "traced", "tenant_id": "default", "run_id": run["run_id"]}
+    assert begun.facts == {
+        "pipeline": "traced",
+        "tenant_id": "default",
+        "run_id": run["run_id"],
+        "label.mission_id": "42",
+    }
     spans = await scene.collector.until("CompleteWorkflow:ModuleRun", where=lambda span: span.trace == begun.trace)
     started = only(spans, "StartWorkflow:ModuleRun")
     scheduled = only(spans, "StartActivity:run_step")
@@ -52,6 +57,7 @@ async def test_one_trace_follows_a_run(scene: Scene) -> None:
     assert attempts[0].facts["category"] == "provider_5xx"
     assert attempts[0].facts | {"step": "charge", "pipeline": "traced", "tenant_id": "default"} == attempts[0].facts
     assert [(call.failed, call.facts["http_status"]) for call in calls] == [(True, 503), (False, 201)]
+    assert {span.facts.get("label.mission_id") for span in (*attempts, *calls)} == {"42"}
 
     assert await scene.stop(worker) == 0
     lines = [line for line in await scene.log("worker") if line.get("run_id") == run["run_id"]]

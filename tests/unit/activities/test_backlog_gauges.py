@@ -6,8 +6,8 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from redrive.activities import backlog_gauges
-from redrive.activities.backlog_gauges import keep_gauges
+from redrive.activities import worker_health
+from redrive.activities.worker_health import keep_gauges
 from redrive.errors import Unavailable
 from redrive.metrics import Metrics
 from redrive.postgres.database import Database
@@ -42,7 +42,7 @@ class _Down(Database):
 )
 async def test_gauges_are_read_again_after_an_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the driver raises, the next reading follows."""
-    monkeypatch.setattr(backlog_gauges, "INTERVAL", timedelta(milliseconds=1))
+    monkeypatch.setattr(worker_health, "GAUGE_INTERVAL", timedelta(milliseconds=1))
     database = _Down(error)
     gauges = asyncio.create_task(keep_gauges(database, Metrics()))
 

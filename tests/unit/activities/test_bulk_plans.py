@@ -6,12 +6,12 @@ import pytest
 from pydantic import BaseModel
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
-from redrive.activities.bulk_plans import judge, planned_groups, unsafe_steps
+from redrive.activities.bulk import judge, planned_groups, unsafe_steps
 from redrive.bulk import ITEMS_LIMIT, BulkCommand, BulkStart, plan_hash
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import PlanChanged, UnsafeEffects
 from redrive.modules import Module
-from redrive.store.bulk.members import Members
+from redrive.store.bulk.operations import Members
 
 
 class Nothing(BaseModel):

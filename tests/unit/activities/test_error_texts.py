@@ -1,11 +1,14 @@
 """What is kept of an error: never the value of a field that is secret by its name."""
 
+import json
+import re
 import traceback
+from collections.abc import Callable
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from redrive.activities.error_texts import error_text, redacted_stack
+from redrive.activities.attempts import error_place, error_text, redacted_stack
 from redrive.redaction.redactor import Redactor
 
 CANARY = "canary-4711"
@@ -52,3 +55,27 @@ def test_broken_text_is_replaced() -> None:
             raise KeyError
 
     assert error_text(Broken(), Redactor()) == "(its text cannot be shown: KeyError)"
+
+
+def raised(function: Callable[[], object]) -> BaseException:
+    """Return what a function raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any
+        function()
+    return caught.value
+
+
+def test_the_place_of_an_error_is_the_authors_own_line() -> None:
+    """A library's frames below it are left out: the line that called it is the one to look at."""
+
+    def reads() -> object:
+        return json.loads("{")
+
+    place = error_place(raised(reads), None)
+    assert re.fullmatch(r"tests/unit/activities/test_error_texts\.py:\d+ in reads", place)
+
+
+def test_the_place_of_an_error_outside_of_all_own_code_is_unknown() -> None:
+    """A traceback of libraries alone names none."""
+    error = raised(lambda: json.loads("{"))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]  # it has both
+    assert error_place(error, None) == ""

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.activities import loop_watchdog as stalls
-from redrive.activities.loop_watchdog import StallGuard
+from redrive.activities import worker_health as stalls
+from redrive.activities.worker_health import StallGuard
 from tests.conftest import eventually
 
 

@@ -30,11 +30,11 @@ class _Held:
     def __post_init__(self) -> None:
         self.held: list[contextlib.ExitStack] = []
 
-    def take(self, tenant: str, queue: str = QUEUE) -> bool:
+    def take(self, tenant: str, queue: str = QUEUE, *, is_local: bool = False) -> bool:
         """Tell whether an attempt got a slot."""
         stack = contextlib.ExitStack()
         try:
-            stack.enter_context(self.slots.held(tenant, queue, []))
+            stack.enter_context(self.slots.held(tenant, queue, [], is_local=is_local))
         except ApplicationError:
             return False
         self.held.append(stack)
@@ -125,3 +125,11 @@ async def test_a_step_from_the_overflow_queue_counts_for_its_tenant() -> None:
 async def _turns() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_fast_attempts_never_hold_more_than_all_slots(steps: int) -> None:
+    """Temporal does not bound them as it bounds activities: whoever they belong to, the worker's limit holds."""
+    held = _Held(StepSlots(steps, slots_to_reserve(steps, None)))
+    taken = [held.take(f"tenant-{number}", is_local=True) for number in range(2 * steps)]
+    assert taken == [True] * steps + [False] * steps

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, encode, header
 
-from redrive.bridges.rabbitmq.values import DEPTH, ENTRIES, install, short_string, table, timestamp
+from redrive.bridges.rabbitmq.connection import DEPTH, ENTRIES, install, short_string, table, timestamp
 
 install()
 

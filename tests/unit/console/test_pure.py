@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from redrive.categories import Category
-from redrive.console.approvals import is_edit, plan_hash
-from redrive.console.metrics import RequestMetrics
+from redrive.console.api.dead_letters import is_edit, plan_hash
+from redrive.console.limits import RateLimiter
 from redrive.console.problems import refusal_of
-from redrive.console.rate_limits import RateLimiter
 from redrive.console.sign_in import local_path
+from redrive.console.telemetry import RequestMetrics
 from redrive.dead_letters import Discard, LetterStatus, Replay, Resolve
 from redrive.errors import IdempotencyMismatch, InvalidInput, OutcomeUnknown, RedriveError, RunNotFound, Unavailable
 from redrive.store.dead_letters.models import LetterRecord
@@ -31,6 +31,7 @@ def _record(**changes: Any) -> LetterRecord:
         "orphaned": False,
         "attempts": [],
         "failure_history": [],
+        "labels": {},
         "config": {},
     }
     return LetterRecord.model_validate(nothing | known | changes)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from redrive.access import Principal, Right, Role
-from redrive.console.api.events import event_payload
+from redrive.console.api.broker_records import event_payload
 from redrive.console.app_state import AppState
 from redrive.redaction.redactor import MARK, Redactor
 from redrive.store.events.records import StoredEvent

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.categories import Category
-from redrive.console.web.timeline import LONGEST_BREAK, step_bars
+from redrive.console.web.charts import LONGEST_BREAK, step_bars
 from redrive.contracts import Attempt, StepState
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from redrive.categories import Category
 from redrive.console.web.charts import hour_bars, nice_top, policy_curve, shares, strip
 from redrive.console.web.edits import check_input, merge_patch_between, schema_problems
-from redrive.console.web.render import templates
-from redrive.console.web.template_filters import ago, cause, count, first_line, marked, short, span
+from redrive.console.web.render import ago, cause, count, first_line, marked, short, span, templates
 from redrive.contracts import Attempt
 from redrive.documents import merge_patch
 from redrive.policy import PRESETS, STEP

@@ -1,14 +1,15 @@
 """What the published catalogs of several builds say together about a start."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, model_validator
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
-from redrive.catalog_checks import BuildCatalog, merged, refusal, steps_of
 from redrive.contracts import PublishedCatalog
 from redrive.errors import UnknownPipeline
+from redrive.published_catalogs import BuildCatalog, merged, refusal, steps_of
 
 
 class Small(BaseModel):
@@ -122,6 +123,21 @@ def test_steps_come_from_the_build_that_takes_the_payload() -> None:
     assert [(step.name, step.reads) for step in steps] == [("s", ["n"]), ("t", ["later", "s"])]
     assert steps_of([build(Coded, "p")], "p", {"n": 1, "later": 1}) is None
     assert steps_of([None, older], "p", {"n": 1, "later": 1}) is None
+
+
+def test_fast_steps_are_published() -> None:
+    """A caller without the code knows which steps of which pipeline are fast."""
+    registry = Registry()
+
+    @registry.module("s", timeout=timedelta(seconds=1))
+    async def step(ctx: ModuleContext, given: Small) -> Small:
+        return given
+
+    Pipeline("p", step, registry=registry)
+    Pipeline("q", step, fast=True, registry=registry)
+    read = BuildCatalog.read(registry.published("build").model_dump_json())
+    found = {name: steps_of([read], name, {"n": 1}) or [] for name in ("p", "q")}
+    assert {name: [step.fast for step in steps] for name, steps in found.items()} == {"p": [False], "q": [True]}
 
 
 def test_together_they_know_every_pipeline_and_the_newest_modules() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redrive.contracts import RunInput, RunState, StepSnapshot, StepState, StepStatus
+from redrive.contracts import OpenLetter, RunInput, RunState, StepSnapshot, StepState, StepStatus
 from redrive.dead_letters import (
     COMMANDS,
     MAX_REPLAYS,
@@ -19,7 +19,6 @@ from redrive.dead_letters import (
     LetterId,
     LetterState,
     LetterStatus,
-    Mode,
     Outcome,
     Replay,
     Resolve,
@@ -56,15 +55,13 @@ documents = st.dictionaries(st.text(max_size=3), json_values, max_size=4)
         ({"status": LetterStatus.RESOLVED}, "resolved"),
         ({"status": LetterStatus.DISCARDED}, "discarded"),
         ({"status": LetterStatus.REPLAYING}, "under way"),
-        ({"status": LetterStatus.REPLAYING, "command": REPLAY}, "'ada'"),
-        ({"exists": False, "status": LetterStatus.DISCARDED}, "no dead letter"),
     ],
 )
 def test_letter_that_is_not_pending_refuses_every_command(
     command: LetterCommand, change: dict[str, Any], expected: str
 ) -> None:
     """The refusal says why."""
-    reason = refusal(LetterState(letter=LETTER).model_copy(update=change), command)
+    reason = refusal(LetterState(letter=LETTER, status=LetterStatus.PENDING).model_copy(update=change), command)
     assert reason
     assert expected in reason
 
@@ -72,13 +69,13 @@ def test_letter_that_is_not_pending_refuses_every_command(
 @pytest.mark.parametrize("command", COMMAND_LIST)
 def test_pending_letter_takes_every_command(command: LetterCommand) -> None:
     """What only the run knows is checked with the run."""
-    assert refusal(LetterState(letter=LETTER), command) is None
+    assert refusal(LetterState(letter=LETTER, status=LetterStatus.PENDING), command) is None
 
 
 @pytest.mark.parametrize(("command", "refused"), [(REPLAY, True), (RESOLVE, True), (RESTART, True), (DISCARD, False)])
 def test_blocked_letter_names_the_step_it_waits_for(command: LetterCommand, refused: bool) -> None:
     """Only giving up is left to the check with the run, which may be gone."""
-    reason = refusal(LetterState(letter=LETTER, blocked_by="first"), command)
+    reason = refusal(LetterState(letter=LETTER, status=LetterStatus.PENDING, blocked_by="first"), command)
     assert bool(reason) is refused
     assert not reason or "'first'" in reason
 
@@ -86,25 +83,10 @@ def test_blocked_letter_names_the_step_it_waits_for(command: LetterCommand, refu
 @given(st.integers(min_value=0, max_value=3 * MAX_REPLAYS), st.integers(min_value=1, max_value=20))
 def test_replays_are_refused_from_the_limit_on(replays: int, limit: int) -> None:
     """Resolve and discard never are."""
-    state = LetterState(letter=LETTER, replays=replays)
+    state = LetterState(letter=LETTER, status=LetterStatus.PENDING, replays=replays)
     assert bool(refusal(state, REPLAY, limit)) is (replays >= limit)
     assert refusal(state, RESOLVE, limit) is None
     assert refusal(state, DISCARD, limit) is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "from_step", "refused"),
-    [
-        (Mode.STEP_ONLY, None, False),
-        (Mode.STEP_ONLY, "second", False),
-        (Mode.STEP_ONLY, "first", True),
-        (Mode.FROM_STEP, "first", False),
-    ],
-)
-def test_step_only_replay_runs_the_failed_step(mode: Mode, from_step: str | None, refused: bool) -> None:
-    """Another step cannot be named."""
-    command = REPLAY.model_copy(update={"mode": mode, "from_step": from_step})
-    assert bool(refusal(LetterState(letter=LETTER), command)) is refused
 
 
 @pytest.mark.parametrize(
@@ -173,7 +155,7 @@ def test_restarted_run_keeps_what_earlier_steps_returned(count: int, data: st.Da
             steps=states,
             outputs={name: {"by": name} for name in names},
             patches={name: [{"n": 2}] for name in names},
-            letters={names[dead]: "r"},
+            letters={names[dead]: OpenLetter(revision=1, command="r")},
             stop_after=names[dead],
         ),
     )

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.categories import Category
+from redrive.classify import fingerprint
 from redrive.contracts import ERROR_TEXT_LIMIT, FailedCycle
-from redrive.fingerprints import fingerprint
 
 
 def _cycle(message: str, **changes: Any) -> FailedCycle:

@@ -11,7 +11,7 @@ from redrive.contracts import RunInput
 from redrive.documents import validated_run_input
 from redrive.errors import InvalidInput, Terminal
 from redrive.events import parse_envelope
-from redrive.header_values import header_problem
+from redrive.field_types import header_problem
 from redrive.http import ServiceClient
 from redrive.settings import ServiceSettings, Settings
 

@@ -18,7 +18,7 @@ from structlog.typing import EventDict
 
 from redrive.categories import Category
 from redrive.errors import ServiceError, Terminal
-from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, ServiceClient, ServiceResponse
+from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, Refusal, ServiceClient, ServiceResponse
 from redrive.policy import NoJitter, RetryPolicy
 from redrive.settings import ServiceSettings
 from tests.unit.redrive.conftest import Server, endless, hang, raw, reply, reset
@@ -207,6 +207,48 @@ async def test_conflict_is_success_for_create_if_absent(stage: Stage) -> None:
         id="1", price=2
     )
     assert (await failure(stage, "PUT")).category is Category.CONFLICT
+
+
+async def test_expected_status_is_an_answer(stage: Stage) -> None:
+    """A status that the call expects is returned, not raised, and is no failure in the log; others are."""
+    stage.server.on("/x", reply(404, {"why": "none"}), reply(410))
+    response = await stage.client().get("/x", operation="find", expected={404, 422})
+    assert (response.status, response.json()) == (404, {"why": "none"})
+    assert [event["event"] for event in stage.events] == ["service.called"]
+    assert (await failure(stage, expected={404})).status == 410
+
+
+async def test_refusal_is_read_by_the_caller(stage: Stage) -> None:
+    """A reader gets status, headers and body, and decides the error; None leaves the one of the status."""
+    stage.server.on("/x", reply(400, {"code": "busy"}, x_wait="5"), reply(400, b"<html>"))
+
+    def read(refusal: Refusal) -> ServiceError | None:
+        if refusal.json() is None:
+            return None
+        return refusal.error(f"busy for {refusal.headers['x-wait']} s", Category.PROVIDER_5XX)
+
+    error = await failure(stage, refused=read)
+    assert (error.category, error.status) == (Category.PROVIDER_5XX, 400)
+    assert str(error).endswith("answered 400: busy for 5 s")
+    assert stage.events[-1]["category"] is Category.PROVIDER_5XX
+    assert (await failure(stage, refused=read)).category is Category.PROVIDER_4XX
+
+
+async def test_token_is_sent_as_the_service_wants_it(stage: Stage) -> None:
+    """A client may sign in with a header of the service's own, and its token is redacted as any other."""
+    stage.server.on("/x", reply(403, {"key": SECRET}))
+    client = stage.client(sign_in=lambda token: {"x-api-key": token})
+    error = await failure(stage, client=client)
+    assert stage.server.received[0].headers["x-api-key"] == SECRET
+    assert "authorization" not in stage.server.received[0].headers
+    assert SECRET not in str(error)
+
+
+async def test_silence_ends_a_call_before_its_deadline(stage: Stage) -> None:
+    """With `idle_timeout`, an answer that stops arriving is a timeout long before the whole call's."""
+    stage.server.on("/x", hang)
+    error = await failure(stage, timeout=timedelta(minutes=5), idle_timeout=SHORT)
+    assert error.category is Category.TIMEOUT
 
 
 @pytest.mark.parametrize(

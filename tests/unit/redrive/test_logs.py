@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from redrive.logs import FIELDS, Format, Level, configure_logging, get_logger
+from redrive.logs import FIELDS, OUTAGE_INTERVAL, Format, Level, Outages, configure_logging, get_logger
 from redrive.redaction.redactor import MARK, Redactor
 
 Lines = Callable[[], list[dict[str, Any]]]
@@ -111,3 +111,46 @@ def test_format_follows_the_setting(capsys: pytest.CaptureFixture[str], fmt: For
     assert "ValueError: invalid" in out
     assert "Zq" not in out
     assert "\x1b[2J" not in out
+
+
+def test_a_line_for_people_names_a_run_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids that repeat the run's, and fields without a value, are in the JSON lines alone."""
+    configure_logging("info", "pretty")
+    same = {"correlation_id": "run-1", "request_id": "run-1", "idempotency_key": "run-1:charge:run", "user_id": None}
+    get_logger("a").info("step.succeeded", run_id="run-1", step="charge", module_id="charge", **same)
+    line = capsys.readouterr().err
+    assert line.count("run-1") == 1
+    assert line.count("charge") == 1
+    assert "user_id" not in line
+    get_logger("a").info("step.succeeded", run_id="run-1", correlation_id="order-7", request_id="order-7")
+    line = capsys.readouterr().err
+    assert (line.count("run-1"), line.count("order-7")) == (1, 1)
+
+
+def _failure(error: BaseException, name: str = "temporalio.activity") -> logging.LogRecord:
+    record = logging.LogRecord(name, logging.WARNING, "", 0, "Completing activity as failed", (), None)
+    record.exc_info = (type(error), error, None)
+    record.temporal_activity = {"activity_type": "record_command"}
+    return record
+
+
+def test_outage_is_one_line_for_each_cause_and_interval() -> None:
+    """The next line says how many there were; another cause has its own."""
+    now = [0.0]
+    outages = Outages(lambda: now[0])
+    refused = [_failure(ConnectionRefusedError("no database")) for _ in range(5)]
+    assert [outages.filter(record) for record in refused] == [True, False, False, False, False]
+    assert (refused[0].getMessage(), refused[0].exc_info) == ("activity.failed", None)
+    assert outages.filter(_failure(TimeoutError()))
+    now[0] += OUTAGE_INTERVAL
+    later = _failure(ConnectionRefusedError("no database"))
+    assert outages.filter(later)
+    assert vars(later)["count"] == 5
+
+
+def test_bug_keeps_its_traceback() -> None:
+    """What nobody raises on purpose is printed whenever it happens, as it is."""
+    outages = Outages()
+    for record in (_failure(KeyError("x")), _failure(KeyError("x")), _failure(OSError(), "redrive.worker")):
+        assert outages.filter(record)
+        assert record.exc_info

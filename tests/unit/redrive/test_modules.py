@@ -1,16 +1,17 @@
 """Modules, pipelines and the registry: what is refused at import, and what a payload must hold."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, RootModel, SecretStr
 
-from redrive import InvalidInput, ModuleContext, Pipeline, Registry
+from redrive import STEP, Hidden, InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.contracts import Effect
 from redrive.errors import RegistrationError, UnknownPipeline
-from redrive.modules import Module
+from redrive.modules import MemoryCounters, Module
 
 
 class In(BaseModel):
@@ -34,9 +35,19 @@ async def good(ctx: ModuleContext, given: In) -> Out:
     return Out(c=given.a)
 
 
-def not_async(ctx: ModuleContext, given: In) -> Out:
+def plain(ctx: ModuleContext, given: In) -> Out:
     """Not async."""
-    return Out()
+    return Out(c=given.a)
+
+
+def generator(ctx: ModuleContext, given: In) -> Iterator[Out]:
+    """Returns more than once."""
+    yield Out()
+
+
+async def async_generator(ctx: ModuleContext, given: In) -> AsyncIterator[Out]:
+    """Returns more than once."""
+    yield Out()
 
 
 async def no_parameters() -> Out:
@@ -97,7 +108,8 @@ async def undefined_type(ctx: ModuleContext, given: "Nowhere") -> Out:  # type: 
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (not_async, "not an async function"),
+        (generator, "a generator, not a function that returns once"),
+        (async_generator, "a generator, not a function that returns once"),
         (no_parameters, "takes 0 parameters, not 2"),
         (one_parameter, "takes 1 parameters, not 2"),
         (three_parameters, "takes 3 parameters, not 2"),
@@ -123,8 +135,8 @@ def test_a_wrong_signature_is_refused_by_name(function: Any, problem: str) -> No
 
 def test_what_is_no_function_is_refused_too() -> None:
     """A partial, which has no name of its own, gets a sentence as well."""
-    partial: Any = functools.partial(not_async)
-    with pytest.raises(RegistrationError, match=r"module 'm' .*not an async function"):
+    partial: Any = functools.partial(plain)
+    with pytest.raises(RegistrationError, match=r"module 'm' .*not a function"):
         Registry().module("m")(partial)
 
 
@@ -148,6 +160,62 @@ def test_an_effect_is_one_of_three() -> None:
     assert registry.module("c", effect="unsafe")(good).view().effect is Effect.UNSAFE
 
 
+BRIEF = STEP.model_copy(update={"timeout": timedelta(seconds=5)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"effect": "unsafe"}, "its effect is unsafe, and a fast step runs again when its worker dies"),
+        ({"timeout": timedelta(seconds=5.001)}, "its timeout is 5.001 s, and a fast step has at most 5 s"),
+        ({"policy": STEP}, r"its timeout is 60 s, .* add timeout=timedelta\(seconds=5\)"),
+    ],
+)
+def test_a_module_that_cannot_be_fast_is_refused_with_the_reason(arguments: dict[str, Any], reason: str) -> None:
+    """At import, by name and place; nothing is registered."""
+    registry = Registry()
+    with pytest.raises(RegistrationError, match=rf"module 'm' \(.*\.good\) cannot be fast: {reason}"):
+        registry.module("m", **({"policy": BRIEF} | arguments), fast=True)(good)
+    assert registry.modules == {}
+
+
+def test_a_fast_pipeline_makes_those_steps_fast_that_can_be() -> None:
+    """Its others stay ordinary; a module that is fast by itself is so in every pipeline; the views tell."""
+    registry = Registry()
+    brief = registry.module("brief", policy=BRIEF)(good)
+    slow = registry.module("slow")(good)
+    unsafe = registry.module("unsafe", policy=BRIEF, effect="unsafe")(good)
+    own = registry.module("own", policy=BRIEF, fast=True)(good)
+    Pipeline("fast", brief, slow, unsafe, own, fast=True, registry=registry)
+    Pipeline("plain", brief, own, registry=registry)
+
+    assert [step.fast for step in registry.resolve("fast", {"a": 1})] == [True, False, False, True]
+    assert [step.fast for step in registry.resolve("plain", {"a": 1})] == [False, True]
+    assert [pipeline.view().fast for pipeline in registry.pipelines.values()] == [["brief", "own"], ["own"]]
+    assert [module.view().fast for module in (brief, slow, unsafe, own)] == [False, False, False, True]
+
+
+def test_a_fast_pipeline_without_a_step_that_can_be_is_refused() -> None:
+    """With the reason of each step."""
+    registry = Registry()
+    slow = registry.module("slow")(good)
+    with pytest.raises(
+        RegistrationError, match="pipeline 'p': none of its steps can be fast: slow: its timeout is 60 s"
+    ):
+        Pipeline("p", slow, fast=True, registry=registry)
+    assert registry.pipelines == {}
+
+
+def test_what_is_not_fast_is_written_as_before() -> None:
+    """A release that does not know fast steps can read every run input and catalog that has none."""
+    registry = Registry()
+    step = registry.module("m", policy=BRIEF)(good)
+    Pipeline("p", step, registry=registry)
+    assert "fast" not in step.snapshot().model_dump_json()
+    assert "fast" not in registry.published("build").model_dump_json()
+    assert '"fast":true' in step.snapshot(fast=True).model_dump_json()
+
+
 def test_a_name_is_given_once() -> None:
     """The second module of a name is refused with both functions named; so is the second pipeline."""
     registry = Registry()
@@ -163,11 +231,11 @@ def test_a_pipeline_needs_modules_each_once() -> None:
     """An empty pipeline, a plain function and a module that stands in it twice are refused by name."""
     registry = Registry()
     step = registry.module("m")(good)
-    plain: Any = good
+    undecorated: Any = good
     with pytest.raises(RegistrationError, match="pipeline 'p' has 0 steps"):
         Pipeline("p", registry=registry)
     with pytest.raises(RegistrationError, match=r"good.* is not a module; decorate it with @module"):
-        Pipeline("p", plain, registry=registry)
+        Pipeline("p", undecorated, registry=registry)
     with pytest.raises(RegistrationError, match="module 'm' stands in it twice"):
         Pipeline("p", step, step, registry=registry)
     assert registry.pipelines == {}
@@ -177,6 +245,14 @@ async def test_a_module_is_still_a_function() -> None:
     """A test can call a module with a context of its own making."""
     step = Registry().module("m")(good)
     nobody: Any = None
+    assert await step(nobody, In(a=3)) == Out(c=3)
+
+
+async def test_a_plain_function_is_a_module() -> None:
+    """It is called as an async one is."""
+    step = Registry().module("m")(plain)
+    nobody: Any = None
+    assert not step.is_async
     assert await step(nobody, In(a=3)) == Out(c=3)
 
 
@@ -203,6 +279,12 @@ class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     a: int = 0
+
+
+class HasDefault(BaseModel):
+    """Needs nothing."""
+
+    a: int = 5
 
 
 class Root(RootModel[dict[str, int]]):
@@ -262,7 +344,8 @@ class NeedsItself(BaseModel):
         ((In,), {}, "payload does not fit 'm1': a: Field required"),
         ((In,), {"a": "x"}, "payload does not fit 'm1': a: Input should be a valid integer.*got 'x'"),
         ((In,), {"a": 1, "m1": 2}, "payload.m1: the name belongs to a step"),
-        ((Open, In), {}, "payload.a: missing; step 'm2' needs it"),
+        ((Open, In), {}, "payload.a: missing; step 'm2' needs it$"),
+        ((HasDefault, In), {}, "payload.a: missing; step 'm2' needs it. The default in 'm1' is for that step alone: "),
         ((Open, In, NeedsItself), {"a": 1}, "payload.m3: missing; step 'm3' needs it"),
     ],
 )
@@ -305,3 +388,35 @@ def test_an_unknown_pipeline_is_refused_with_those_that_are_known() -> None:
     """The refusal lists the names there are, or says that there are none."""
     with pytest.raises(UnknownPipeline, match="pipeline 'x' is not known here; known: none"):
         Registry().pipeline("x")
+
+
+async def test_hidden_fields_are_found_in_all_models() -> None:
+    """The names under which values are hidden are those on the wire, of inputs, outputs and inner models."""
+
+    class Inner(BaseModel):
+        draft: Hidden[str | None] = None
+
+    class Asked(BaseModel):
+        prompt: Hidden[str] = Field(alias="userPrompt")
+        writeOnly: int = 0  # noqa: N815 - a name like the mark's
+        key: SecretStr = SecretStr("")
+
+    class Told(BaseModel):
+        inner: list[Inner]
+        plain: str
+
+    registry = Registry()
+
+    @registry.module("m")
+    async def told(ctx: ModuleContext, given: Asked) -> Told:
+        return Told(inner=[], plain=given.prompt)
+
+    assert registry.hidden_names() == {"userPrompt", "draft", "key"}
+
+
+async def test_counters_without_a_run_have_limits_also() -> None:
+    """A module that counts can be called in a test: an amount beyond the limit is not added."""
+    counters = MemoryCounters()
+    assert await counters.add("tokens", 5, limit=8) == 5
+    assert await counters.add("tokens", 4, limit=8) is None
+    assert await counters.add("tokens", -2) == 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from redrive.moments import Moment
+from redrive.field_types import Moment
 
 DAY = timedelta(hours=23, minutes=59)
 MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)

@@ -7,7 +7,7 @@ import pytest
 from redrive.errors import InvalidInput, RedriveError
 from redrive.starter.cli.audit import _check_heads, read_heads
 from redrive.starter.cli.errors import AuditBroken, HeadCut
-from redrive.store.audit.heads import Head, Match, read_head
+from redrive.store.audit import Head, Match, read_head
 
 HASH = "9f" * 32
 HEAD = Head("acme", 7, HASH)

@@ -9,8 +9,8 @@ from redrive.contracts import Broker
 from redrive.errors import StackError
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.stack import rabbitmq
-from redrive.starter.stack.brokers import bridge_environment, bridge_program, chosen_brokers, find_servers
-from redrive.starter.stack.rabbitmq import get_rabbitmq, keep_password
+from redrive.starter.stack.programs import bridge_environment, bridge_program, chosen_brokers, find_servers
+from redrive.starter.stack.rabbitmq import get_rabbitmq, keep_password, node_name
 from redrive.starter.stack.redis import RedisServer, find_redis
 
 URLS = {Broker.REDIS: "redis://10.0.0.5/0", Broker.RABBITMQ: "amqp://10.0.0.5"}
@@ -107,3 +107,10 @@ def test_password_is_kept(tmp_path: Path) -> None:
     first = keep_password(tmp_path / "rabbitmq")
     assert keep_password(tmp_path / "rabbitmq") == first
     assert (tmp_path / "rabbitmq.password").stat().st_mode & 0o077 == 0
+
+
+def test_rabbitmqs_node_has_the_name_that_its_data_has(tmp_path: Path) -> None:
+    """New data gets a name without the port; older data keeps the one that it was made with."""
+    assert node_name(tmp_path) == "redrive@localhost"
+    (tmp_path / "cluster_nodes.config").write_text("{['redrive-5672@localhost'],['redrive-5672@localhost']}.\n")
+    assert node_name(tmp_path) == "redrive-5672@localhost"

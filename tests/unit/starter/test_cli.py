@@ -1,5 +1,6 @@
 """The words of the command line: what is refused, with which sentence and exit code, and what the help teaches."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,12 @@ REFUSED = [
     (["dlq", "list", "--until", "99999999999d"], "--until '99999999999d'"),
     (["dlq", "list", "--cursor", "bogus"], "--cursor 'bogus'"),
     (["dlq", "stats"], "`redrive up`"),
-    (["dlq", "replay", "x", "--reason", "x", "--set", "name=Ada"], "text has quotes: --set 'name=\"text\"'"),
+    (["dlq", "replay", "x", "--reason", "x", "--set", "name={Ada"], "like JSON has quotes: --set 'name=\"text\"'"),
     (["dlq", "replay", "x", "--reason", "x", "--set", "a"], "--set 'a': write path=value"),
     (["dlq", "replay", "x", "--reason", "x", "--patch", "none.json"], "--patch: cannot read 'none.json'"),
     (["dlq", "replay", "x", "--reason", "x", "--timeout", "soon"], "--timeout 'soon': not a duration"),
     (["dlq", "replay", "x", "--reason", ""], "reason: "),
     (["dlq", "replay", "x", "--reason", "x", "--from-step", "No Such"], "from_step: "),
-    (["dlq", "resolve", "x", "--reason", "x", "--output", "[1]"], "--output: a JSON object is needed, not list"),
     (["dlq", "discard", "x", "--reason", "x"], "no Temporal server answers"),
     (["events", "replay", "--dlq", "--id", "x"], "no Temporal server answers"),
     (["events", "replay", "--status", "failed"], "no Temporal server answers"),
@@ -221,9 +221,27 @@ COMMANDS = [
         "bridge redis",
         "audit verify",
         "audit list",
+        "schedule create",
+        "schedule list",
+        "schedule show",
+        "schedule pause",
+        "schedule resume",
+        "schedule trigger",
+        "schedule backfill",
+        "schedule delete",
     ),
     *("run start", "run status", "run list", "run cancel", "run continue"),
-    *("dlq list", "dlq show", "dlq replay", "dlq resolve", "dlq discard", "dlq restart", "dlq watch", "dlq stats"),
+    *(
+        "dlq list",
+        "dlq show",
+        "dlq replay",
+        "dlq resolve",
+        "dlq discard",
+        "dlq restart",
+        "dlq reset",
+        "dlq watch",
+        "dlq stats",
+    ),
     *("bulk plan", "bulk replay", "bulk resolve", "bulk discard", "bulk show", "bulk watch", "bulk list", "bulk items"),
     *("bulk pause", "bulk resume", "bulk stop", "bulk approve"),
     *("messages list", "messages show", "messages replay", "messages discard", "bridge rabbitmq"),
@@ -244,3 +262,33 @@ def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
     assert all(words.split()[0] in page for words in COMMANDS)
     assert "3 the run that was waited for FAILED" in page
     assert "5 it is parked" in page
+
+
+@pytest.mark.parametrize(
+    "words", ["", "run", "schedule", "dlq", "bulk", "events", "messages", "bridge", "keys", "audit"]
+)
+def test_a_list_of_commands_describes_each(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    """No command stands in a list without a sentence, at the width of a plain terminal."""
+    assert cli.run([*words.split(), "--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands")[2].splitlines()
+    names = [line for line in listed if re.match(r"│ [a-z-]", line)]
+    assert names
+    assert [name for name in names if not re.match(r"│ \S+( \(\S+\))? +\S", name)] == []
+
+
+def test_the_help_of_a_command_is_longer_than_its_sentence_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence of the list does not hide what the command's own page teaches."""
+    assert cli.run(["up", "--help"]) == 0
+    assert "State is kept in .redrive/" in capsys.readouterr().out
+
+
+def test_completion_is_installed_for_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script knows the commands, and the shell reads it from now on."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cli.run(["--install-completion", "--shell", "bash"]) == 0
+    script = tmp_path / ".local/share/bash-completion/completions/redrive"
+    assert "schedule" in script.read_text()
+    assert str(script) in capsys.readouterr().out
+    assert (tmp_path / ".bashrc").exists()

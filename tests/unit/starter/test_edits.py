@@ -10,23 +10,25 @@ from pydantic_core import to_json
 
 from redrive.documents import changed_paths
 from redrive.errors import InvalidInput
-from redrive.starter.cli.dead_letters.edits import input_patch
+from redrive.starter.cli.dead_letters.commands import input_patch
 
 PATCHES: list[tuple[list[str], dict[str, Any]]] = [
     (["a=1"], {"a": 1}),
     (["a.b=true", "a.c=null"], {"a": {"b": True, "c": None}}),
     (['a="x=y"'], {"a": "x=y"}),
     (['a={"b": [1]}'], {"a": {"b": [1]}}),
+    (["item=lamp", "due=2026-05-01"], {"item": "lamp", "due": "2026-05-01"}),
+    (["a.name=Ada Lovelace", "a.zip=01010"], {"a": {"name": "Ada Lovelace", "zip": "01010"}}),
 ]
 
 
 @pytest.mark.parametrize(("settings", "patch"), PATCHES)
 def test_settings_become_a_merge_patch(settings: list[str], patch: dict[str, Any]) -> None:
-    """Dots make objects, values are JSON."""
+    """Dots make objects, values are JSON or bare words."""
     assert input_patch(settings, None) == patch
 
 
-@pytest.mark.parametrize("setting", ["", "a", "=1", "a..b=1", ".a=1", "a=", "a=x", "a=NaN", "a=1 2", 'a="\\u0000"'])
+@pytest.mark.parametrize("setting", ["", "a", "=1", "a..b=1", ".a=1", "a=", "a={x", "a=[1", "a=NaN", 'a="\\u0000"'])
 def test_wrong_setting_is_refused(setting: str) -> None:
     """The sentence names the option."""
     with pytest.raises(InvalidInput, match=r"^--set "):

@@ -8,8 +8,8 @@ import pytest
 
 from redrive.dead_letters import LetterSelection
 from redrive.errors import InvalidInput
-from redrive.starter.cli.bulk.options import BulkLetters
-from redrive.starter.cli.dead_letters.selection import LetterOptions
+from redrive.starter.cli.bulk.commands import BulkLetters
+from redrive.starter.cli.dead_letters.lists import LetterOptions
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ from pydantic import SecretStr
 
 from redrive.settings import Settings
 from redrive.starter.cli.dead_letters.lists import web_links
-from redrive.starter.cli.records import letter_id
 from redrive.starter.cli.terminal import plain
 from redrive.starter.stack.state import StackInfo, StateDirectory
 
@@ -52,10 +51,3 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
 def test_foreign_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
     """Control characters are made visible, markup is left as it is."""
     assert plain(text).plain == shown
-
-
-def test_letter_may_be_named_by_run_and_step() -> None:
-    """Both ways lead to the same id; anything else is taken as it is."""
-    assert letter_id("run-1a/pay") == "dead-letter-run-1a-pay"
-    assert letter_id("dead-letter-run-1a-pay") == "dead-letter-run-1a-pay"
-    assert letter_id("run-1a/b/c") == "run-1a/b/c"

@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import StackError
-from redrive.starter.stack.account import Account, hand_over, server_account
-from redrive.starter.stack.placement import find_postgres, place, place_server, sheltered
+from redrive.starter.stack.placement import (
+    Account,
+    find_postgres,
+    hand_over,
+    place,
+    place_server,
+    server_account,
+    sheltered,
+)
 from redrive.starter.stack.state import StateDirectory
 
 STRANGER = Account("stranger", uid=54_321, gid=54_321)

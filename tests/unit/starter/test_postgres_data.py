@@ -7,8 +7,7 @@ import pytest
 
 from redrive.errors import StackError
 from redrive.starter.stack.placement import Placement, find_postgres
-from redrive.starter.stack.postgres import Passwords, Postgres, keep_password
-from redrive.starter.stack.postgres_data import check_version, end_leftover
+from redrive.starter.stack.postgres import Passwords, Postgres, check_version, end_leftover, keep_password
 from redrive.starter.stack.state import StateDirectory
 
 PAUSE = "import signal; signal.signal(2, signal.SIG_DFL); print(flush=True); signal.pause()"

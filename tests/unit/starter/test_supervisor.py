@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from redrive.errors import StackError
-from redrive.starter.stack.child import ChildState, Program
-from redrive.starter.stack.supervisor import Supervisor
+from redrive.starter.stack.children import ChildState, Program, Supervisor
 
 WAIT = "import signal; print('waiting', flush=True); signal.pause()"
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); open({path!r}, 'w'); signal.pause()"
@@ -55,6 +54,38 @@ async def test_child_that_is_killed_is_started_again(supervisor: Supervisor) -> 
     assert after.pid != before.pid
     assert after.since > before.since
     assert after.note == "the sleeper ended (killed by SIGKILL)"
+
+
+async def test_child_is_restarted_when_asked(supervisor: Supervisor) -> None:
+    """It gets another process, its status says why, and it does not count as a restart after a death."""
+    await supervisor.start(_program("sleeper", WAIT), _program("other", WAIT))
+    before = supervisor.statuses
+    await supervisor.restart("its file changed", "sleeper")
+    await _until(supervisor, "sleeper", restarts=0)
+    after = supervisor.statuses
+    assert after["sleeper"].pid not in (None, before["sleeper"].pid)
+    assert after["sleeper"].note == "its file changed"
+    assert after["other"] == before["other"]
+
+
+async def test_child_that_does_not_start_again_is_tried_until_it_does(supervisor: Supervisor, tmp_path: Path) -> None:
+    """As after a death: a module's file that was saved half-written is fixed in the next moment."""
+    broken = tmp_path / "broken"
+    code = f"import os, sys; os.path.exists({str(broken)!r}) and sys.exit(3); {WAIT}"
+    started = tmp_path / "sleeper.log"
+
+    async def waits() -> bool:
+        return started.read_text().endswith("waiting\n")
+
+    await supervisor.start(_program("sleeper", code, ready=waits))
+    started.write_text("")
+    broken.touch()
+    await supervisor.restart("its file changed", "sleeper")
+    await _until(supervisor, "sleeper", restarts=1, state=ChildState.RESTARTING)
+    broken.unlink()
+    async with asyncio.timeout(20):
+        while supervisor.statuses["sleeper"].state is not ChildState.READY:
+            await supervisor.wait_changed()
 
 
 async def test_child_that_ends_at_its_start_is_quoted(supervisor: Supervisor, tmp_path: Path) -> None:

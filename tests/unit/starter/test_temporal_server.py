@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redrive.contracts import SearchAttribute
+from redrive.contracts import LABELS_ATTRIBUTE, SearchAttribute
 from redrive.starter.stack.temporal_server import DYNAMIC_CONFIG, TemporalServer, find_temporal
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,8 @@ def test_server_gives_out_tasks_by_turns(server: TemporalServer) -> None:
 
 def test_server_registers_every_search_attribute(server: TemporalServer) -> None:
     """A run can set each search attribute that the contracts name."""
-    assert _values(server, "--search-attribute") == [f"{name.value}=Keyword" for name in SearchAttribute]
+    keywords = [f"{name.value}=Keyword" for name in SearchAttribute]
+    assert _values(server, "--search-attribute") == [*keywords, f"{LABELS_ATTRIBUTE}=KeywordList"]
 
 
 def test_temporal_of_this_environment_is_found() -> None:

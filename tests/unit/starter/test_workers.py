@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from redrive.starter.stack.child import ChildState
+from redrive.starter.stack.children import ChildState, Supervisor
+from redrive.starter.stack.programs import WORKER, nth_worker, worker_environment, worker_program
 from redrive.starter.stack.state import StackInfo
-from redrive.starter.stack.supervisor import Supervisor
-from redrive.starter.stack.workers import WORKER, nth_worker, worker_environment, worker_program
 
 INFO = StackInfo(
     pid=1,

@@ -3,8 +3,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from redrive.errors import Unavailable
-from redrive.postgres.connection import connect
-from redrive.postgres.pool import open_pool
+from redrive.postgres.database import connect, open_pool
 
 SECRETS = ("hush", "rest")
 

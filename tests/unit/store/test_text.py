@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.postgres.text import clean, clean_or_none, json_text
+from redrive.postgres.values import clean, clean_or_none, json_text
 
 _ANY_TEXT = st.text(alphabet=st.characters(), max_size=50)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from redrive import StepStatus
 from redrive.categories import Category
 from redrive.contracts import Attempt, StepState
-from redrive.workflows.attempts import drop_oldest_attempts
+from redrive.workflows.failures import drop_oldest_attempts
 
 ENTRY = Attempt(
     attempt=1, at=datetime(2026, 1, 1, tzinfo=UTC), category=Category.NETWORK, error_type="OSError", error="x" * 100

@@ -26,6 +26,7 @@ from redrive.contracts import (
 from redrive.dead_letters import (
     COMMAND_LIMIT,
     PROBLEM_LIMIT,
+    Closed,
     Ending,
     Exhausted,
     FollowUp,
@@ -33,7 +34,6 @@ from redrive.dead_letters import (
     Outcome,
     Replay,
     Resolve,
-    RunCommand,
     Verb,
 )
 from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message, read_run_input
@@ -163,7 +163,7 @@ MODELS: list[type[BaseModel]] = [
     SweepInput,
     Exhausted,
     Outcome,
-    RunCommand,
+    Closed,
     BulkControlInput,
     BulkBegin,
 ]

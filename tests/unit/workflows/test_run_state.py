@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from redrive import STEP, StepStatus
 from redrive.contracts import DOCUMENT_LIMIT, MIB, STEP_LIMIT, RunState, StepSnapshot, StepState
 from redrive.dead_letters import Mode, Replay
-from redrive.workflows.attempts import ATTEMPTS_BUDGET
+from redrive.workflows.failures import ATTEMPTS_BUDGET
 from redrive.workflows.run_state import begin_cycle, send_back, skip_rest
 
 NOW = datetime(2026, 11, 16, 3, 0, 0, 123456, tzinfo=UTC)

@@ -32,11 +32,12 @@ function fieldsOf(form) {
 
 async function send(form) {
   const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrf };
+  for (const field of all("[data-header]", form)) if (field.value) headers[field.dataset.header] = field.value;
   if (form.dataset.version) headers["If-Match"] = `"${form.dataset.version}"`;
   const answer = await fetch(form.dataset.api, { method: "POST", headers, body: JSON.stringify(fieldsOf(form)) });
   const said = await answer.json().catch(() => ({}));
   if (said.code === "APPROVAL_NEEDED") return { approval: form.elements.plan_hash.value };
-  if (said.code === "approval_needed") throw new Error("Another admin has to approve this, here, within an hour. Then send it again.");
+  if (said.code === "approval_needed") return { message: "It waits for another admin. Once it is approved, either of you starts it here." };
   const isAnswer = said.code === "command_refused";
   // This command has its answer: what is sent next is another one.
   if (isAnswer) form.elements.request_id.value += "+";
@@ -67,6 +68,8 @@ document.addEventListener("submit", async (event) => {
 
 function done(form, said) {
   if (said.approval) return location.assign(`/bulk/approvals/${said.approval}`);
+  if (said.run_id && form.dataset.then) return location.assign(form.dataset.then + said.run_id);
+  if (form.dataset.back) return location.assign(form.dataset.back);
   toast(said.message ?? form.dataset.done, "good");
   const secret = find(".secret", form);
   if (secret) {
@@ -115,7 +118,7 @@ document.addEventListener("input", (event) => {
   plan(form, 350);
 });
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-filters] select")) event.target.form.requestSubmit();
+  if (event.target.matches("[data-filters] select, [data-submit]")) event.target.form.requestSubmit();
   if (event.target.matches("[name=letter]")) pick();
 });
 document.addEventListener("toggle", (event) => {
@@ -130,10 +133,13 @@ document.addEventListener("toggle", (event) => {
 function pick() {
   const form = find("#picked");
   if (!form) return;
-  const many = all("input[name=letter]:checked").length;
-  find("[type=submit]", form).disabled = !many;
-  find("[data-picked]", form).hidden = !many;
-  find("[data-picked]", form).textContent = `${many} selected:`;
+  const boxes = all("input[name=letter]:checked");
+  const tenants = new Set(boxes.map((box) => box.dataset.tenant).filter(Boolean));
+  const note = find("[data-picked]", form);
+  find("[type=submit]", form).disabled = !boxes.length || tenants.size > 1;
+  note.hidden = !boxes.length;
+  note.textContent = tenants.size > 1 ? `${boxes.length} selected, of ${tenants.size} tenants: select those of one` : `${boxes.length} selected:`;
+  if (tenants.size === 1) form.elements.tenant.value = [...tenants][0];
 }
 
 // Live regions: when something changed, the page is asked for once more, and its live parts take the place of the old
@@ -191,6 +197,8 @@ body.addEventListener("htmx:afterSettle", (event) => {
 body.addEventListener("htmx:responseError", (event) => {
   const form = event.detail.elt.closest?.("form[data-planned]");
   if (form) find(".planned", form).textContent = "There is no plan: the console answered " + event.detail.xhr.status;
+  const gone = event.detail.xhr.status === 404 ? "Temporal has forgotten this run." : "The run did not answer: is a worker running?";
+  if (event.detail.elt.matches?.(".contents > div")) event.detail.elt.textContent = gone;
 });
 
 function listen() {

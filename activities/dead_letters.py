@@ -1,0 +1,211 @@
+"""Dead letters: the signals that a run sends to their workflows, and their records in Postgres.
+
+A missing workflow is started. Records are written, read, logged and counted.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import (
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.activities.alerts import FollowUps
+from redrive.classify import fingerprint
+from redrive.contracts import Activity, Workflow
+from redrive.dead_letters import (
+    SNAPSHOT_LIMIT,
+    Alert,
+    Closed,
+    Exhausted,
+    ExhaustedReport,
+    LetterId,
+    LetterInput,
+    LetterRecorded,
+    LetterSignal,
+    LetterStatus,
+    MalformedCommand,
+    Outcome,
+)
+from redrive.documents import json_size
+from redrive.errors import RedriveError
+from redrive.fairness import turn_of
+from redrive.logs import get_logger
+from redrive.metrics import Metrics
+from redrive.postgres.database import DATABASE_ERRORS, Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.dead_letters import records as dead_letters
+from redrive.tracing import labelled, note
+from redrive.visibility import search_attributes
+
+# How long a run waits for the database; after that, the dead letter's workflow writes for it.
+LONGEST: Final = timedelta(seconds=1)
+_OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
+
+log = get_logger(__name__)
+
+
+class LetterSignals:
+    """Signal dead letters. Signalling one twice is harmless."""
+
+    def __init__(self, client: Client, records: "LetterRecords", redactor: Redactor, *, task_queue: str) -> None:
+        self._client = client
+        self._records = records
+        self._redactor = redactor
+        self._task_queue = task_queue
+
+    @activity.defn(name=Activity.REPORT_EXHAUSTED)
+    async def report_exhausted(self, report: ExhaustedReport) -> None:
+        """Report to the dead letter that its step is exhausted: the facts, redacted."""
+        message = report.redacted(await self._snapshot(report), self._redactor.text)
+        summary = f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}"
+        attributes = search_attributes(
+            tenant=report.letter.tenant,
+            pipeline=report.pipeline,
+            status=LetterStatus.PENDING,
+            failed_step=report.letter.step,
+            category=report.cycle.category,
+        )
+        await self._signal(report.letter, LetterSignal.EXHAUSTED, message, attributes=attributes, summary=summary)
+
+    @activity.defn(name=Activity.REPORT_OUTCOME)
+    async def report_outcome(self, letter: LetterId, outcome: Outcome) -> None:
+        """Record how a replay ended. If that fails, the dead letter's workflow records it; otherwise it can end."""
+        status = await self._record(letter, outcome)
+        if status is None:
+            await self._signal(letter, LetterSignal.OUTCOME, outcome)
+        elif status.closed:
+            await self.close(letter, status)
+
+    async def _record(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
+        try:
+            async with asyncio.timeout(LONGEST.total_seconds()):
+                return await self._records.record_outcome(letter, outcome)
+        except (RedriveError, *DATABASE_ERRORS) as error:
+            log.warning("dead_letter.outcome_not_written", dlq_id=letter.workflow_id, error_type=type(error).__name__)
+            return None
+
+    async def close(self, letter: LetterId, status: LetterStatus) -> None:
+        """Let the dead letter's workflow end, if it is there: its record is closed."""
+        try:
+            await self._client.get_workflow_handle(letter.workflow_id).signal(
+                LetterSignal.CLOSED, Closed(status=status)
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+
+    async def _signal(
+        self,
+        letter: LetterId,
+        signal: str,
+        message: Exhausted | Outcome,
+        *,
+        attributes: TypedSearchAttributes | None = None,
+        summary: str | None = None,
+    ) -> None:
+        await self._client.start_workflow(
+            Workflow.DEAD_LETTER,
+            LetterInput(letter=letter),
+            id=letter.workflow_id,
+            task_queue=self._task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            start_signal=signal,
+            start_signal_args=[message],
+            search_attributes=attributes,
+            static_summary=summary,
+            priority=turn_of(letter.tenant),
+        )
+
+    async def _snapshot(self, report: ExhaustedReport) -> object:
+        # Measured first: what is not kept is not redacted.
+        if json_size(report.document) > SNAPSHOT_LIMIT:
+            return _OMITTED
+        payload = await self._redactor.value_aside(report.document)
+        return _OMITTED if json_size(payload) > SNAPSHOT_LIMIT else payload
+
+
+class LetterRecords:
+    """Keep the records of dead letters."""
+
+    def __init__(self, database: Database, follow_ups: FollowUps, redactor: Redactor, metrics: Metrics) -> None:
+        self._database = database
+        self._follow_ups = follow_ups
+        self._redactor = redactor
+        self._metrics = metrics
+
+    @activity.defn(name=Activity.RECORD_EXHAUSTED)
+    async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
+        """Write the record, or append a cycle to it."""
+        pool = await self._database.pool()
+        recorded = await dead_letters.record_exhausted(pool, message, self._follow_ups.window)
+        if message.again and not recorded.is_new:
+            log.warning("dead_letter.reported_again", dlq_id=message.letter.workflow_id, run_id=message.letter.run_id)
+            return LetterRecorded(status=recorded.state.status)
+        with structlog.contextvars.bound_contextvars(**message.labels), labelled(message.labels):
+            note(run_id=message.letter.run_id)
+            log.warning(
+                "run.dead_lettered",
+                run_id=message.letter.run_id,
+                tenant_id=message.letter.tenant,
+                step=message.letter.step,
+                dlq_id=message.letter.workflow_id,
+                category=message.cycle.category.value,
+                cycle=message.cycle.cycle,
+                correlation_id=message.correlation_id,
+            )
+        if recorded.is_new:
+            took = max(datetime.now(UTC) - message.at, timedelta(0))
+            self._metrics.moved(message.pipeline, message.letter.step, message.cycle.category.value, took)
+            if message.cycle.cycle > 1:
+                self._metrics.replayed("exhausted")
+        alert = _alert(message, max(recorded.alert_count, 0))
+        if recorded.alert_count < 0:
+            await self._follow_ups.plan(alert)
+        return LetterRecorded(status=recorded.state.status, alert=alert if alert.count else None)
+
+    @activity.defn(name=Activity.RECORD_OUTCOME)
+    async def record_outcome(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
+        """Record how a replay ended, and return the record's status; None if there is none, or it is behind."""
+        status = await dead_letters.put_outcome(await self._database.pool(), letter, outcome)
+        if status is None:
+            return None
+        self._metrics.replayed(outcome.ending.value)
+        log.info(
+            "dead_letter.outcome",
+            dlq_id=letter.workflow_id,
+            run_id=letter.run_id,
+            tenant_id=letter.tenant,
+            outcome=outcome.ending.value,
+        )
+        return status
+
+    @activity.defn(name=Activity.RECORD_REFUSAL)
+    async def record_refusal(self, letter: LetterId, malformed: MalformedCommand) -> None:
+        """Record a command that could not be read."""
+        info = activity.info()
+        # The same for every attempt of this activity, so that it is recorded once.
+        once = f"{info.workflow_run_id}:{info.activity_id}"
+        await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
+        log.warning("dead_letter.malformed_command", dlq_id=letter.workflow_id, error=malformed.problem)
+
+
+def _alert(message: Exhausted, count: int) -> Alert:
+    return Alert(
+        letter=message.letter,
+        pipeline=message.pipeline,
+        fingerprint=fingerprint(message.pipeline, message.cycle),
+        category=message.cycle.category.value,
+        error_type=message.cycle.error_type,
+        message=message.cycle.message[:1000],
+        attempts=len(message.cycle.attempts),
+        count=count,
+    )

@@ -1,0 +1,231 @@
+"""What runs and the attempts of their steps leave in the database.
+
+A run's row and its key, a stored result, counters, the list of retries, a projector's record. Only the stored result
+and the counters are waited for: without them, a step that asked to run once, or within a limit, does not run. A run's
+end is written when its history has it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError
+
+from redrive.categories import Category
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, Activity, Attempt, RunEnd, RunStatus, StepInput
+from redrive.errors import RedriveError, Transient
+from redrive.idempotency.claims import Settlement, without_secrets
+from redrive.idempotency.postgres_claims import run_claim
+from redrive.logs import get_logger
+from redrive.postgres.database import DATABASE_ERRORS, CircuitBreaker, Database
+from redrive.redaction.redactor import Redactor
+from redrive.store.events.records import put_projection
+from redrive.store.runs import (
+    Execution,
+    RetryingStep,
+    add_to_counter,
+    begin_step,
+    clear_retrying,
+    finish_step,
+    put_finished,
+    put_retrying,
+)
+
+LONGEST: Final = timedelta(seconds=1)
+# Besides its timeout, how late the next attempt may be before the step is no longer counted.
+LATE: Final = timedelta(minutes=1)
+PROJECTION_TIMEOUT: Final = timedelta(seconds=1)
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _WaitingEnd:
+    """The end of a run that Temporal may still refuse."""
+
+    end: RunEnd
+    run: WorkflowHandle[Any, Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class RunEnds:
+    """Write how runs ended. What is not written while the database is down is settled by the sweep."""
+
+    def __init__(self, database: Database, redactor: Redactor) -> None:
+        self._breaker = CircuitBreaker(database.deadline_pool, LONGEST)
+        self._redactor = redactor
+        self._waiting: dict[str, _WaitingEnd] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    @activity.defn(name=Activity.RECORD_END)
+    async def record_end(self, end: RunEnd) -> None:
+        """Write that a run succeeded; if its last steps are in no history yet, when Temporal has taken its end."""
+        if end.when_closed:
+            info = activity.info()
+            run = activity.client().get_workflow_handle(end.run_id, run_id=info.workflow_run_id)
+            self._waiting[info.workflow_run_id or ""] = _WaitingEnd(end, run, asyncio.get_running_loop())
+        else:
+            await self._write(end)
+
+    def left(self, workflow_run_id: str, *, is_closed: bool | None) -> None:
+        """Write the end of a run that leaves the worker, if Temporal has taken it; None: ask Temporal."""
+        waiting = self._waiting.pop(workflow_run_id, None)
+        if waiting and is_closed is not False:
+            # Called from a thread of the workflows.
+            waiting.loop.call_soon_threadsafe(self._begin_to_write, waiting, is_closed)
+
+    def _begin_to_write(self, waiting: _WaitingEnd, is_closed: bool | None) -> None:
+        writing = asyncio.create_task(self._write_if_taken(waiting, is_closed))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+
+    async def _write_if_taken(self, waiting: _WaitingEnd, is_closed: bool | None) -> None:
+        try:
+            if is_closed or (await waiting.run.describe()).status is WorkflowExecutionStatus.COMPLETED:
+                await self._write(waiting.end)
+        except RPCError as error:
+            _tell(error)
+
+    async def finish(self) -> None:
+        """Wait for what is being written."""
+        await asyncio.gather(*self._writing)
+
+    async def _write(self, end: RunEnd) -> None:
+        """Write the row of a run that succeeded, and of its key, in one round trip."""
+        outcome = Settlement(status=RunStatus.SUCCESS, output=end.output)
+        if end.claim is not None:
+            outcome = await without_secrets(outcome, self._redactor)
+        claim = run_claim(
+            tenant=end.tenant, key=end.key, run_id=end.run_id, pipeline=end.pipeline, claim=end.claim, end=outcome
+        )
+        await self._breaker.ask(
+            lambda session: put_finished(
+                session,
+                run_id=end.run_id,
+                tenant=end.tenant,
+                pipeline=end.pipeline,
+                status=RunStatus.SUCCESS,
+                correlation_id=self._redactor.text(end.correlation_id),
+                key=self._redactor.text(end.key) if end.key is not None else None,
+                started_at=end.started_at,
+                labels={name: self._redactor.text(value) for name, value in end.labels.items()},
+                revision=end.revision,
+                claim=claim,
+            ),
+            _tell,
+        )
+
+
+def _tell(error: Exception) -> None:
+    log.warning("run.row_not_written", error_type=type(error).__name__, error=str(error))
+
+
+async def once(database: Database, execution: Execution, run: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the stored result of the step, or run it and store what it returns.
+
+    Without the database the step does not run: the module asked for effects that happen once.
+    """
+    try:
+        pool = await database.pool()
+        stored = await begin_step(pool, execution)
+    except DATABASE_ERRORS as error:
+        raise Transient(f"the stored results cannot be reached: {error}", category=Category.NETWORK) from error
+    if stored.is_done:
+        log.info("step.deduplicated")
+        return stored.output
+    if not stored.may_run:
+        raise _superseded(execution)
+    output = await run()
+    try:
+        standing = await finish_step(pool, execution, output)
+    except DATABASE_ERRORS as error:
+        raise Transient(f"the result could not be stored: {error}", category=Category.NETWORK) from error
+    if not standing.is_own:
+        raise _superseded(execution)
+    return standing.output
+
+
+def _superseded(execution: Execution) -> Transient:
+    log.warning("step.superseded")
+    return Transient(
+        f"a newer execution of step {execution.step!r} has begun: the result of this one, "
+        f"attempt {execution.attempt} of cycle {execution.cycle}, does not count"
+    )
+
+
+@dataclass(frozen=True)
+class StoredCounters:
+    """The counters of one run, in the database. Without it a step that counts does not run: it asked for a limit."""
+
+    database: Database
+    tenant: str
+    run_id: str
+
+    async def add(self, name: str, amount: int, *, limit: int | None = None) -> int | None:
+        """Add to a counter and return its value; None if that would exceed the limit."""
+        try:
+            pool = await self.database.pool()
+            return await add_to_counter(
+                pool, tenant=self.tenant, run_id=self.run_id, name=name, amount=amount, limit=limit
+            )
+        except DATABASE_ERRORS as error:
+            raise Transient(f"the run's counters cannot be reached: {error}", category=Category.NETWORK) from error
+
+
+class Retries:
+    """Keep the list of retries in flight. A step whose first attempt succeeds is never on it."""
+
+    def __init__(self, database: Database) -> None:
+        self._breaker = CircuitBreaker(database.deadline_pool, LONGEST)
+
+    async def put(self, given: StepInput, failed: Attempt, delay: timedelta) -> None:
+        """Record that an attempt failed and another follows."""
+        policy = given.step.policy
+        step = RetryingStep(
+            tenant=given.tenant,
+            run_id=given.run_id,
+            step=given.step.name,
+            pipeline=given.pipeline,
+            cycle=given.cycle,
+            attempt=failed.attempt,
+            max_attempts=policy.curve_for(failed.category).max_attempts,
+            category=failed.category,
+            error_type=failed.error_type,
+            error=failed.error[:ATTEMPT_TEXT_LIMIT],
+            failed_at=failed.at,
+            next_at=failed.at + delay,
+        )
+        await self._breaker.ask(lambda session: put_retrying(session, step, policy.timeout + LATE), _not_listed)
+
+    async def clear(self, given: StepInput, attempt: int) -> None:
+        """Record that an attempt has ended the step. A first attempt has nothing to clear."""
+        if attempt == 1:
+            return
+        await self._breaker.ask(
+            lambda session: clear_retrying(
+                session,
+                tenant=given.tenant,
+                run_id=given.run_id,
+                step=given.step.name,
+                cycle=given.cycle,
+                attempt=attempt,
+            ),
+            _not_listed,
+        )
+
+
+def _not_listed(error: Exception) -> None:
+    log.warning("step.retry_not_listed", error_type=type(error).__name__, error=str(error))
+
+
+async def write_projection(database: Database, given: StepInput, attempt: int, took: timedelta) -> None:
+    """Record that a projector succeeded. No run waits for the database: a replay of the projector also writes it."""
+    try:
+        async with asyncio.timeout(PROJECTION_TIMEOUT.total_seconds()):
+            await put_projection(await database.pool(), given, attempt, took)
+    except (RedriveError, *DATABASE_ERRORS) as error:
+        log.warning("projection.not_recorded", error_type=type(error).__name__, error=str(error))

@@ -1,0 +1,106 @@
+"""Where the plugin stands between Temporal and workflow code. Deterministic."""
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from redrive.plugin.handles import ParkingActivityHandle, ParkingChildHandle
+from redrive.plugin.operations import ActivityOperation, ChildOperation, Operation, WorkflowOperation
+from redrive.plugin.options import Options, are_errors_raised, has_no_dead_letters
+from redrive.plugin.parking import Parking
+from redrive.plugin.reports import NAMES
+
+
+class ParkingInterceptor(Interceptor):
+    """Let the workflows of a worker park."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,  # noqa: A002, ARG002 - Temporal's name
+    ) -> type[WorkflowInboundInterceptor]:
+        """Return the class that Temporal makes for each run."""
+        return type("RedriveInbound", (_Inbound,), {"options": self._options})
+
+
+class _Inbound(WorkflowInboundInterceptor):
+    options: Options
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self._parking = Parking(self.options)
+        super().init(_Outbound(outbound, self._parking, self.options))
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - Temporal's name
+        self._parking.is_off = has_no_dead_letters(input.type)
+        try:
+            result = await self._execute(input)
+        except BaseException as error:
+            # A bug fails the workflow task alone: the workflow goes on, and its dead letters stay open.
+            if _is_an_end(error):
+                await self._parking.close()
+            raise
+        await self._parking.close()
+        return result
+
+    async def _execute(self, given: ExecuteWorkflowInput) -> Any:
+        if not self.options.whole_workflows:
+            return await self.next.execute_workflow(given)
+        operation = WorkflowOperation(given)
+        try:
+            return await self.next.execute_workflow(given)
+        except FailureError as error:
+            rescue = self._parking.rescue(operation, error, raised=False)
+            if rescue is None:
+                raise
+        return await rescue
+
+
+def _is_an_end(error: BaseException) -> bool:
+    is_end = isinstance(error, workflow.ContinueAsNewError | asyncio.CancelledError)
+    return is_end or workflow.is_failure_exception(error)
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    def __init__(self, following: WorkflowOutboundInterceptor, parking: Parking, options: Options) -> None:
+        super().__init__(following)
+        self._parking = parking
+        self._options = options
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        operation = ActivityOperation(input, self.next.start_activity)
+        return ParkingActivityHandle(self.next.start_activity(input), self._rescue(operation))
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        if input.activity in NAMES:
+            return self.next.start_local_activity(input)
+        operation = ActivityOperation(input, self.next.start_local_activity)
+        return ParkingActivityHandle(self.next.start_local_activity(input), self._rescue(operation))
+
+    async def start_child_workflow(
+        self,
+        input: StartChildWorkflowInput,  # noqa: A002
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        if not self._options.children:
+            return await self.next.start_child_workflow(input)
+        operation = ChildOperation(input, self.next.start_child_workflow)
+        rescue = self._rescue(operation)
+        return ParkingChildHandle(await self.next.start_child_workflow(input), rescue)
+
+    def _rescue(self, operation: Operation) -> Any:
+        # As it is said where the operation is started, not where it is awaited.
+        raised = are_errors_raised()
+        return lambda error: self._parking.rescue(operation, error, raised=raised)

@@ -1,0 +1,264 @@
+"""Where one workflow run is parked, and the commands that it carries out there. Deterministic.
+
+Nothing here runs, and nothing is written into the history, until an operation has failed for good.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.exceptions import (
+    ApplicationError,
+    ApplicationErrorCategory,
+    CancelledError,
+    FailureError,
+    is_cancelled_exception,
+)
+
+from redrive.dead_letters import (
+    COMMANDS,
+    CommandRequest,
+    Continue,
+    Discard,
+    Ending,
+    ForeignPlace,
+    ForeignQuery,
+    ForeignSignal,
+    LetterCommand,
+    LetterId,
+    Mode,
+    Outcome,
+    Replay,
+    ReplayOptions,
+    Resolve,
+    Restart,
+)
+from redrive.plugin import reports
+from redrive.plugin.operations import Misfit, Operation, read_policy
+from redrive.plugin.options import Options
+
+BEHIND_INTERVAL: Final = timedelta(seconds=1)
+
+
+@dataclass
+class Parked:
+    """One operation that waits for a command."""
+
+    operation: Operation
+    letter: LetterId
+    error: BaseException
+    cycle: int = 1
+    revision: int = 0
+    request_id: str | None = None
+    commands: deque[LetterCommand] = field(default_factory=deque)
+
+
+class Parking:
+    """The parked operations of one workflow run."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.is_off = False
+        self._count = 0
+        self._revision = 0
+        self._parked: dict[str, Parked] = {}
+        self._discarded: list[BaseException] = []
+        self._endings: set[asyncio.Task[Any]] = set()
+        # Of each name: True once it has parked in this run, otherwise the failures that did not.
+        self._marked: dict[str, int | bool] = {}
+
+    def rescue(self, operation: Operation, error: BaseException, *, raised: bool) -> Coroutine[Any, Any, Any] | None:
+        """Return what waits for an operator in place of a failed operation; None if its error is raised."""
+        if raised or self.is_off or not _is_unexpected(error):
+            return None
+        # Somebody has decided already that this error is raised.
+        if any(cause in self._discarded for cause in _causes(error)) or not self._parks(operation.name):
+            return None
+        operation.note(error)
+        return self._hold(self._park(operation, error))
+
+    def _parks(self, name: str) -> bool:
+        """Live, the options decide and history records it. In a history replay, history decides."""
+        if self._marked.get(name) is True:
+            return True
+        turn = self._marked.get(name, 0) + 1
+        is_asked = workflow.unsafe.is_replaying() or self._options.takes(workflow.info().workflow_type, name)
+        # Temporal remembers the first answer to a mark: after a failure that was raised, the next has another mark.
+        mark = f"redrive:{name}" if turn == 1 else f"redrive:{name}:{turn}"
+        self._marked[name] = (is_asked and workflow.patched(mark)) or turn
+        return self._marked[name] is True
+
+    def _park(self, operation: Operation, error: BaseException) -> Parked:
+        info = workflow.info()
+        if not self._count:
+            workflow.set_signal_handler(ForeignSignal.COMMAND, self._take)
+            workflow.set_query_handler(ForeignQuery.PARKED, lambda: sorted(self._parked))
+        self._count += 1
+        step = ForeignPlace(operation.name, info.run_id, self._count).step
+        letter = LetterId(tenant=self._options.tenant_of(info), run_id=info.workflow_id, step=step)
+        self._parked[step] = parked = Parked(operation, letter, error)
+        return parked
+
+    async def _hold(self, parked: Parked) -> Any:
+        """Wait for commands until one ends it: return what the operation returns, or raise what it raises."""
+        try:
+            await self._report(parked, parked.error)
+            while True:
+                command = await self._next_command(parked)
+                if isinstance(command, Discard):
+                    del self._parked[parked.letter.step]
+                    self._discarded.append(parked.error)
+                    raise parked.error
+                try:
+                    value = await _carried_out(parked.operation, command)
+                except FailureError as error:
+                    await self._failed_again(parked, error)
+                    continue
+                self._end(parked, Ending.SUCCEEDED if isinstance(command, Replay) else None)
+                return value
+        except workflow.ContinueAsNewError:
+            self._end(parked, Ending.SUCCEEDED)
+            raise
+        except (asyncio.CancelledError, CancelledError):
+            self._end(parked, Ending.CANCELED)
+            raise parked.operation.canceled(parked.error) from CancelledError("Cancelled while parked")
+
+    async def _report(self, parked: Parked, error: BaseException, *, again: bool = False) -> None:
+        parked.revision = self._next_revision()
+        await reports.report(
+            parked.letter, parked.operation, error, cycle=parked.cycle, revision=parked.revision, again=again
+        )
+
+    async def _next_command(self, parked: Parked) -> LetterCommand:
+        """Wait for a command that can be carried out, and have it recorded first, with its answer."""
+        while True:
+            await workflow.wait_condition(lambda: bool(parked.commands))
+            given = parked.commands.popleft()
+            request = CommandRequest(
+                letter=parked.letter,
+                command=given,
+                cycle=parked.cycle,
+                revision=self._next_revision(),
+                refusal=_refusal(parked.operation, given),
+                steps=[],
+            )
+            recorded = await reports.record_command(request)
+            if recorded is None:
+                # The record was not written yet, or says something else: what the workflow says counts.
+                parked.commands.appendleft(given)
+                await self._report(parked, parked.error, again=True)
+                await workflow.sleep(BEHIND_INTERVAL)
+            elif recorded.command:
+                parked.revision, parked.request_id = request.revision, given.request_id
+                return recorded.command
+
+    async def _failed_again(self, parked: Parked, error: FailureError) -> None:
+        """Open the next cycle, unless the error is one that the code expects."""
+        if not _is_unexpected(error):
+            self._end(parked, Ending.CANCELED)
+            raise error
+        parked.error = error
+        parked.cycle += 1
+        await self._report(parked, error)
+
+    def _end(self, parked: Parked, ending: Ending | None) -> None:
+        """Report the end of a dead letter, without keeping the workflow's code waiting."""
+        if self._parked.pop(parked.letter.step, None) is None or ending is None:
+            return
+        outcome = Outcome(
+            ending=ending, revision=self._next_revision(), after=parked.revision, request_id=parked.request_id
+        )
+        self._let_arrive(reports.start_outcome(parked.letter, outcome))
+
+    def _let_arrive(self, report: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(report)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def _next_revision(self) -> int:
+        """Return the number of the next report: larger than all before, also after a reset to an older history."""
+        self._revision = max(self._revision + 1, int(workflow.now().timestamp() * 1_000_000))
+        return self._revision
+
+    async def close(self) -> None:
+        """Close what is left open when the workflow ends or continues as new, and let all reports arrive."""
+        for parked in list(self._parked.values()):
+            self._end(parked, Ending.CANCELED)
+        while self._endings:
+            try:
+                await workflow.wait_condition(lambda: not self._endings)
+            except asyncio.CancelledError:
+                # Requested when the workflow has decided its end: it comes too late.
+                continue
+
+    def _take(self, *given: Any) -> None:
+        """Take a command. What cannot be read is dropped: it must not fail the workflow task."""
+        try:
+            command = COMMANDS.validate_python(given[0] if given else None)
+        except ValidationError:
+            workflow.logger.warning("dead_letter.unreadable_command_dropped")
+            return
+        if isinstance(command, Continue):
+            return
+        step = command.step or next(iter(self._parked), "")
+        if parked := self._parked.get(step):
+            parked.commands.append(command)
+        elif step:
+            self._refuse(command, step)
+
+    def _refuse(self, command: LetterCommand, step: str) -> None:
+        """Have it recorded that a command came too late."""
+        info = workflow.info()
+        letter = LetterId(tenant=self._options.tenant_of(info), run_id=info.workflow_id, step=step)
+        refusal = "the workflow is not parked there any more"
+        request = CommandRequest(
+            letter=letter, command=command, cycle=0, revision=self._next_revision(), refusal=refusal, steps=[]
+        )
+        self._let_arrive(reports.start_command(request))
+
+
+async def _carried_out(operation: Operation, command: LetterCommand) -> Any:
+    if isinstance(command, Resolve):
+        return operation.result(command.output)
+    options = command if isinstance(command, Replay) else ReplayOptions()
+    return await operation.run_again(options.input_patch, read_policy(options.policy))
+
+
+def _refusal(operation: Operation, given: LetterCommand) -> str | None:
+    """Say why a command cannot be carried out here, or None."""
+    try:
+        match given:
+            case Replay() as command:
+                if command.mode is Mode.STEP_ONLY or command.from_step is not None:
+                    return "mode and from_step are for pipelines: this workflow's own code decides what comes next"
+                read_policy(command.policy)
+                operation.arguments(command.input_patch)
+            case Resolve() as command:
+                operation.result(command.output)
+            case Restart():
+                return "the workflow is open: replay it instead"
+    except Misfit as misfit:
+        return str(misfit)
+    return None
+
+
+def _is_unexpected(error: BaseException) -> bool:
+    """Tell whether an error is a failure that nobody asked for: no cancellation, none that its author calls benign."""
+    if not isinstance(error, FailureError) or is_cancelled_exception(error):
+        return False
+    return not any(
+        isinstance(cause, ApplicationError) and cause.category is ApplicationErrorCategory.BENIGN
+        for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__

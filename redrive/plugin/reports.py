@@ -1,0 +1,286 @@
+"""What a foreign workflow and its dead letters tell each other: the only place that knows their protocol.
+
+The workflow's side is local activities, which the plugin adds to the users' worker: each signals, or asks, Redrive's
+own worker. Their arguments are plain JSON, so that any data converter of the users carries them, and no history holds
+them. What is told is redacted here, before it leaves the users' process.
+"""
+
+from collections.abc import Coroutine, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import activity, workflow
+from temporalio.api.failure.v1 import Failure
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RetryPolicy, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.converter import DataConverter
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    FailureError,
+    RetryState,
+    is_cancelled_exception,
+)
+
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, FailedCycle, Message, Workflow
+from redrive.dead_letters import (
+    RECORD_BEHIND,
+    SNAPSHOT_LIMIT,
+    CommandRecorded,
+    CommandRequest,
+    Exhausted,
+    LetterId,
+    LetterInput,
+    LetterSignal,
+    LetterStatus,
+    OperationOptions,
+    Outcome,
+)
+from redrive.fairness import turn_of
+from redrive.field_types import Moment
+from redrive.payloads import data_converter
+from redrive.plugin.operations import Operation
+from redrive.redaction.redactor import Redactor
+from redrive.visibility import search_attributes
+from redrive.workflows.failures import reason_of
+
+REPORT: Final = "redrive.report"
+OUTCOME: Final = "redrive.outcome"
+RECORD: Final = "redrive.record_command"
+NAMES: Final = frozenset({REPORT, OUTCOME, RECORD})
+
+_TIMEOUT: Final = timedelta(seconds=10)
+_FIRST_PAUSE: Final = timedelta(seconds=1)
+_LONGEST_PAUSE: Final = timedelta(minutes=5)
+_TOO_LARGE: Final = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the workflow has it"}
+_ENCODED: Final = {"omitted": "encoded by the workflow's codec; the workflow has it"}
+_STACK_LIMIT: Final = ERROR_TEXT_LIMIT
+
+
+class FailureReport(Message):
+    """What a workflow reports of a failed operation, as it is: it is redacted, then sent."""
+
+    letter: LetterId
+    workflow_type: str
+    cycle: FailedCycle
+    document: Any
+    options: OperationOptions
+    started_at: Moment
+    at: Moment
+    revision: int
+    again: bool
+
+
+async def report(
+    letter: LetterId, operation: Operation, error: BaseException, *, cycle: int, revision: int, again: bool
+) -> None:
+    """Report that an operation has failed for good; `again`: that the workflow still waits there."""
+    info = workflow.info()
+    told = FailureReport(
+        letter=letter,
+        workflow_type=info.workflow_type,
+        cycle=_failed_cycle(operation, error, cycle),
+        document=_TOO_LARGE if operation.size > SNAPSHOT_LIMIT else operation.document,
+        options=operation.options.model_copy(update={"event_id": operation.event_id}),
+        started_at=info.start_time,
+        at=workflow.now(),
+        revision=revision,
+        again=again,
+    )
+    await _send(REPORT, told)
+
+
+def start_outcome(letter: LetterId, outcome: Outcome) -> Coroutine[Any, Any, Any]:
+    """Begin to report how a dead letter ended, and return what waits until it has arrived."""
+    return _send(OUTCOME, letter, outcome)
+
+
+async def record_command(request: CommandRequest) -> CommandRecorded | None:
+    """Have Redrive's worker check and record a command; None if the record does not say that the workflow waits."""
+    recorded = await start_command(request)
+    return CommandRecorded.model_validate(recorded) if recorded else None
+
+
+def start_command(request: CommandRequest) -> Coroutine[Any, Any, Any]:
+    """Begin to have a command recorded, and return what waits for the answer."""
+    return _send(RECORD, request)
+
+
+def _send(name: str, *messages: Message) -> Coroutine[Any, Any, Any]:
+    """Start the activity at once: while Temporal evicts the run, that raises, and nothing is left behind."""
+    arguments = [message.model_dump(mode="json") for message in messages]
+    return _until_arrived(name, arguments, _start(name, arguments))
+
+
+def _start(name: str, arguments: list[Any]) -> workflow.ActivityHandle[Any]:
+    return workflow.start_local_activity(
+        name, args=arguments, start_to_close_timeout=_TIMEOUT, retry_policy=RetryPolicy(maximum_attempts=1)
+    )
+
+
+async def _until_arrived(name: str, arguments: list[Any], first: workflow.ActivityHandle[Any]) -> Any:
+    """Try again after a pause that is a timer: a worker that cannot reach Redrive can still be stopped."""
+    attempt, pause = first, _FIRST_PAUSE
+    while True:
+        try:
+            return await attempt
+        except FailureError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("dead_letter.not_reached: %s", name)
+        await workflow.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        attempt = _start(name, arguments)
+
+
+def _failed_cycle(operation: Operation, error: BaseException, cycle: int) -> FailedCycle:
+    category, kind, message = reason_of(error)
+    attempt = Attempt(
+        attempt=_attempts(operation, error),
+        at=workflow.now(),
+        category=category,
+        error_type=kind,
+        error=message[:ATTEMPT_TEXT_LIMIT],
+    )
+    return FailedCycle(
+        step=operation.name,
+        cycle=cycle,
+        category=category,
+        error_type=kind,
+        message=message[:ERROR_TEXT_LIMIT],
+        attempts=[attempt],
+        stack=_stack(error)[-_STACK_LIMIT:],
+        build_id=(version.build_id if (version := workflow.info().get_current_deployment_version()) else ""),
+    )
+
+
+def _attempts(operation: Operation, error: BaseException) -> int:
+    """Return how often it was tried, as far as a workflow knows."""
+    if isinstance(error, ActivityError | ChildWorkflowError):
+        most = operation.options.max_attempts
+        return most if most and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED else 1
+    return 1
+
+
+def _stack(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ApplicationError) and cause.failure is not None and cause.failure.stack_trace:
+            return cause.failure.stack_trace
+        cause = cause.__cause__
+    return ""
+
+
+class ReportActivities:
+    """The local activities of the users' worker."""
+
+    def __init__(self, *, task_queue: str, redacted_keys: Iterable[str] = ()) -> None:
+        self._task_queue = task_queue
+        self._redactor = Redactor(redacted_keys)
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """The functions to register."""
+        return [self.report, self.outcome, self.record_command]
+
+    @activity.defn(name=REPORT)
+    async def report(self, given: dict[str, Any]) -> None:
+        """Report to the dead letter that an operation has failed for good: the facts, redacted."""
+        told = FailureReport.model_validate(given)
+        converter = activity.client().data_converter
+        message = Exhausted(
+            letter=told.letter,
+            pipeline=told.workflow_type,
+            cycle=self._redacted(told.cycle, hides_texts=_hides_texts(converter)),
+            correlation_id=self._redactor.text(told.letter.run_id),
+            key=None,
+            started_at=told.started_at,
+            at=told.at,
+            revision=told.revision,
+            again=told.again,
+            payload=_ENCODED if converter.payload_codec else await self._snapshot(told.document),
+            config=told.options.model_copy(update={"is_encoded": converter.payload_codec is not None}),
+        )
+        summary = f"{told.letter.module} of {told.workflow_type}, tenant {told.letter.tenant}"
+        attributes = search_attributes(
+            tenant=told.letter.tenant,
+            pipeline=told.workflow_type,
+            status=LetterStatus.PENDING,
+            failed_step=told.letter.module,
+            category=told.cycle.category,
+        )
+        await self._signal(told.letter, LetterSignal.EXHAUSTED, message, attributes, summary)
+
+    @activity.defn(name=OUTCOME)
+    async def outcome(self, letter: dict[str, Any], outcome: dict[str, Any]) -> None:
+        """Report to the dead letter how it ended."""
+        await self._signal(LetterId.model_validate(letter), LetterSignal.OUTCOME, Outcome.model_validate(outcome))
+
+    @activity.defn(name=RECORD)
+    async def record_command(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Have Redrive's worker, which has the database, record a command and its answer."""
+        request = CommandRequest.model_validate(given)
+        try:
+            recorded: CommandRecorded = await self._client().execute_workflow(
+                Workflow.RECORD_COMMAND,
+                request,
+                id=f"command-{request.letter.workflow_id}-{request.revision}",
+                task_queue=self._task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                result_type=CommandRecorded,
+                static_summary=f"{request.command.verb} of {request.letter.module}",
+                priority=turn_of(request.letter.tenant),
+            )
+        except WorkflowFailureError as error:
+            if isinstance(error.cause, ApplicationError) and error.cause.type == RECORD_BEHIND:
+                return None
+            raise
+        return recorded.model_dump(mode="json")
+
+    async def _signal(
+        self,
+        letter: LetterId,
+        signal: LetterSignal,
+        message: Message,
+        attributes: TypedSearchAttributes | None = None,
+        summary: str | None = None,
+    ) -> None:
+        await self._client().start_workflow(
+            Workflow.DEAD_LETTER,
+            LetterInput(letter=letter),
+            id=letter.workflow_id,
+            task_queue=self._task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            start_signal=signal,
+            start_signal_args=[message],
+            search_attributes=attributes,
+            static_summary=summary,
+            priority=turn_of(letter.tenant),
+        )
+
+    def _client(self) -> Client:
+        """Return a client for Redrive's own workflows, which read Redrive's own messages."""
+        users = activity.client()
+        return Client(users.service_client, namespace=users.namespace, data_converter=data_converter)
+
+    async def _snapshot(self, document: Any) -> Any:
+        return await self._redactor.value_aside(document)
+
+    def _redacted(self, cycle: FailedCycle, *, hides_texts: bool) -> FailedCycle:
+        def shown(text: str) -> str:
+            return "(encoded)" if hides_texts and text else self._redactor.text(text)
+
+        attempts = [attempt.model_copy(update={"error": shown(attempt.error)}) for attempt in cycle.attempts]
+        changes = {"message": shown(cycle.message), "stack": shown(cycle.stack), "attempts": attempts}
+        return cycle.model_copy(update=changes)
+
+
+def _hides_texts(converter: DataConverter) -> bool:
+    """Tell whether the users' histories hide the texts of errors: then they do not leave in clear either."""
+    if converter.payload_codec is None:
+        return False
+    failure = Failure()
+    converter.failure_converter.to_failure(ApplicationError("text"), converter.payload_converter, failure)
+    return failure.message != "text"

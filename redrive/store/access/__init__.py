@@ -1,1 +1,0 @@
-"""Access: tokens, members and sessions."""

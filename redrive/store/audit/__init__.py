@@ -1,1 +1,0 @@
-"""The audit log: written in the transaction of each change, and read."""

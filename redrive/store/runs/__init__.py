@@ -1,1 +1,0 @@
-"""What lists need of runs and their steps."""

@@ -1,1 +1,0 @@
-"""`redrive bridge …`."""

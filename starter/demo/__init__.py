@@ -1,1 +1,0 @@
-"""The demo: example pipelines against a service that fails in every possible way."""

@@ -1,0 +1,1 @@
+"""Pipelines that call services by their connectors, on a real Temporal and PostgreSQL."""

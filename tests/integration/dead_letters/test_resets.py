@@ -1,0 +1,76 @@
+"""Runs that were reset (`temporal workflow reset`): an older history, whose word counts all the same."""
+
+import uuid
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowExecutionStatus
+
+from redrive import RunStatus
+from redrive.dead_letters import LetterStatus, Verb
+from redrive.postgres.database import open_pool
+from redrive.reconcile import Reconciliation
+from tests.conftest import eventually
+from tests.integration.dead_letters.lab import Case
+
+
+async def _reset_to_the_first_park(case: Case) -> None:
+    """Take the run back to where it was first parked, before any command."""
+    description = await case.run.describe()
+    events = [event async for event in case.run.fetch_history_events()]
+    first_signal = next(e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    tasks = [e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    await case.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=case.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=case.run_id, run_id=description.run_id),
+            reason="a test",
+            workflow_task_finish_event_id=max(task for task in tasks if task < first_signal),
+            request_id=uuid.uuid4().hex,
+        )
+    )
+
+    async def is_another() -> bool:
+        now = await case.run.describe()
+        return now.run_id != description.run_id and now.status is WorkflowExecutionStatus.RUNNING
+
+    await eventually(is_another)
+
+
+async def test_command_to_a_run_that_was_reset_is_carried_out(case: Case) -> None:
+    """The run is parked in cycle 1 again, the record tells of cycle 2: the run reports, then obeys."""
+    await case.park("second")
+    assert (await case.command(Verb.REPLAY, request_id="before")).accepted
+    await case.until_letter("second", LetterStatus.PENDING, cycle=2)
+    await _reset_to_the_first_park(case)
+    case.mend()
+    answer = await case.command(Verb.REPLAY, request_id="after")
+    assert answer.accepted, answer
+    await case.until(RunStatus.SUCCESS)
+    record = await case.until_letter("second", LetterStatus.REPLAYED)
+    assert record["cycle"] == 1
+    assert (await case.until_row(RunStatus.SUCCESS))["closed_at"] is not None
+
+
+async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case: Case) -> None:
+    """The replay ended well; then the run was reset to where it was parked: the record is pending again."""
+    await case.park("second")
+    case.mend("second")
+    case.service.broken.add("third")
+    assert (await case.command(Verb.REPLAY, request_id="before")).accepted
+    await case.until_letter("second", LetterStatus.REPLAYED)
+    await case.until_letter("third", LetterStatus.PENDING)
+    await _reset_to_the_first_park(case)
+    pool = await open_pool(case.database_url)
+    try:
+
+        async def is_repaired() -> bool:
+            await Reconciliation(case.temporal, pool, repair=True).run(case.tenant)
+            record = await case.record("second") or {}
+            return bool(record["status"] == LetterStatus.PENDING)
+
+        await eventually(is_repaired)
+    finally:
+        await pool.close()
+    await case.works_still()

@@ -1,0 +1,234 @@
+"""What parks, what does not, and what ends a park besides a command."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import CancelledError
+
+from redrive.contracts import SearchAttribute
+from redrive.dead_letters import LetterStatus
+from redrive.plugin import DeadLetters
+from tests.conftest import eventually
+from tests.integration.plugin import project
+from tests.integration.plugin.conftest import ProjectFactory
+from tests.integration.plugin.lab import Project, running
+
+
+async def test_parallel_deaths_in_one_gather_are_dead_letters_of_their_own(users: Project) -> None:
+    """Three of six fail in one workflow task; each is replayed by itself."""
+    users.broken("ship-1", "ship-3", "ship-4")
+    handle = await users.start(project.ParallelWorkflow.run, users.case, 6)
+    letters = await users.parked(handle, 3)
+    assert {letter["payload"]["1"] for letter in letters} == {"1", "3", "4"}
+    users.broken()
+    for letter in letters:
+        assert (await users.command(letter, "replay")).accepted
+    assert len(await handle.result()) == 6
+    await users.closed(handle, LetterStatus.REPLAYED, 3)
+    await users.replays(handle)
+
+
+async def test_a_cancelled_workflow_closes_its_dead_letters(users: Project) -> None:
+    """A cancellation while it is parked ends it as without the plugin."""
+    users.broken("charge")
+    handle = await users.start(project.OrderWorkflow.run, users.order())
+    await users.parked(handle)
+    await handle.cancel()
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert isinstance(failed.value.cause, CancelledError)
+    await users.closed(handle, LetterStatus.DISCARDED)
+    await users.replays(handle)
+
+
+async def test_a_timeout_around_a_parked_await_ends_it(users: Project) -> None:
+    """Code that waits for a second only goes on after it."""
+    users.broken("charge")
+    handle = await users.start(project.ImpatientWorkflow.run, users.order())
+    assert await handle.result() in {"TimeoutError", "ActivityError"}
+    await users.closed(handle, LetterStatus.DISCARDED)
+    await users.replays(handle)
+
+
+async def test_continue_as_new_closes_what_is_open(users: Project) -> None:
+    """The dead letters of a run that continued as new are closed, not left pending."""
+    users.broken("charge")
+    handle = await users.start(project.RestlessWorkflow.run, users.order(), False)
+    assert await handle.result() == "second"
+    await users.closed(handle, LetterStatus.DISCARDED)
+
+
+async def test_code_that_wants_the_error_gets_it(users: Project) -> None:
+    """`errors_raised`, `no_dead_letters` and benign errors leave no dead letter and no mark in the history."""
+    users.broken("charge")
+    fallback = await users.start(project.FallbackWorkflow.run, users.order())
+    assert await fallback.result() == "fell back"
+    plain = await users.start(project.PlainWorkflow.run, users.order())
+    assert await plain.result() == "raised"
+    users.outside.error = project.BENIGN
+    benign = await users.start(project.OrderWorkflow.run, users.order())
+    with pytest.raises(WorkflowFailureError):
+        await benign.result()
+    for handle in (fallback, plain, benign):
+        assert await users.letters(handle) == []
+        assert "MARKER_RECORDED" not in await event_types(handle)
+
+
+async def test_the_arguments_are_those_of_the_start(users: Project) -> None:
+    """Code that changes an object after it has started an activity with it does not change the replay."""
+    users.broken("charge")
+    handle = await users.start(project.CarelessWorkflow.run, users.order(5))
+    [letter] = await users.parked(handle)
+    assert letter["payload"]["amount"] == 5
+    users.broken()
+    await users.command(letter, "replay")
+    assert await handle.result() == 5
+
+
+async def test_a_workflow_that_fails_by_itself_parks_when_asked_to(new_project: ProjectFactory) -> None:
+    """Its replay continues as new with an edited input, and who waits for the result gets it."""
+    async with running(await new_project(whole_workflows=True)) as users:
+        handle = await users.start(project.WholeWorkflow.run, users.order(-1))
+        [letter] = await users.parked(handle)
+        assert (letter["module"], letter["error_type"]) == ("WholeWorkflow", "Negative")
+        assert (await users.command(letter, "replay", input_patch={"amount": 4})).accepted
+        assert await handle.result() == 4
+        await users.closed(handle, LetterStatus.REPLAYED)
+
+
+async def test_a_discarded_error_does_not_park_the_whole_workflow(new_project: ProjectFactory) -> None:
+    """An operator who discards an activity is not asked again about its workflow."""
+    async with running(await new_project(whole_workflows=True)) as users:
+        users.broken("ship")
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+        await users.command(letter, "discard")
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        await users.closed(handle, LetterStatus.DISCARDED)
+
+
+async def test_only_what_the_patterns_name_parks(new_project: ProjectFactory) -> None:
+    """Workflows and activities are chosen by name."""
+    options: dict[str, Any] = {"workflows": ["Order*"], "except_activities": ["char*"]}
+    async with running(await new_project(**options)) as users:
+        users.broken("charge")
+        failed = await users.start(project.OrderWorkflow.run, users.order())
+        with pytest.raises(WorkflowFailureError):
+            await failed.result()
+        users.broken("ship")
+        parked = await users.start(project.OrderWorkflow.run, users.order())
+        await users.parked(parked, module="ship")
+        other = await users.start(project.ParallelWorkflow.run, users.case, 1)
+        with pytest.raises(WorkflowFailureError):
+            await other.result()
+        await parked.terminate()
+
+
+def test_a_pattern_that_is_no_list_is_refused() -> None:
+    """A text would be a list of letters."""
+    with pytest.raises(TypeError, match="a list of names is needed"):
+        DeadLetters("Order*")
+
+
+def by_id(info: workflow.Info) -> str:
+    """Return the tenant from the workflow's id."""
+    return info.workflow_id.partition(":")[0]
+
+
+@pytest.mark.parametrize("source", ["attribute", "memo", "function", "wrong"])
+async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, source: str) -> None:
+    """From a search attribute, a memo or a function; what is no tenant's name is the default tenant."""
+    key = SearchAttributeKey.for_keyword(SearchAttribute.TENANT)
+    options: dict[str, dict[str, Any]] = {
+        "attribute": {"tenant_attribute": SearchAttribute.TENANT.value},
+        "memo": {"tenant_memo": "tenant"},
+        "function": {"tenant": by_id},
+        "wrong": {"tenant": by_id},
+    }
+    async with running(await new_project(**options[source])) as users:
+        users.broken("charge")
+        handle = await users.start(
+            project.OrderWorkflow.run,
+            users.order(),
+            id=f"{'No Name' if source == 'wrong' else 'acme'}:{users.case}",
+            memo={"tenant": "acme"},
+            search_attributes=workflow_attributes(key, "acme") if source == "attribute" else None,
+        )
+        [letter] = await users.parked(handle)
+        assert letter["tenant"] == ("default" if source == "wrong" else "acme")
+        await handle.terminate()
+
+
+@pytest.mark.filterwarnings("ignore:Cannot find activity to cancel")
+async def test_many_parked_workflows_need_no_place_in_the_cache(new_project: ProjectFactory) -> None:
+    """A worker that keeps two workflows in memory serves twenty parked ones."""
+    async with running(await new_project(), max_cached_workflows=2, max_concurrent_workflow_tasks=2) as users:
+        users.broken("charge")
+        handles = [await users.start(project.OrderWorkflow.run, users.order()) for _ in range(20)]
+        letters = [(await users.parked(handle))[0] for handle in handles]
+        users.broken()
+        for letter in letters:
+            assert (await users.command(letter, "replay")).accepted
+        assert {await handle.result() for handle in handles} == {"1: shipped o-1 in 3"}
+
+
+async def test_a_worker_for_workflows_alone_leaves_activities_to_others(new_project: ProjectFactory) -> None:
+    """The plugin's own activities are local: a second worker may have the activities of the queue."""
+    users = await new_project()
+    async with users.worker(activities=[]), users.worker(workflows=[]):
+        users.broken("charge")
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+        users.broken()
+        await users.command(letter, "replay")
+        assert await handle.result() == "1: shipped o-1 in 3"
+
+
+async def test_it_is_added_to_open_workflows_switched_off_and_removed(new_project: ProjectFactory) -> None:
+    """Off for new failures, it still serves what is parked; removed too early, nothing is lost."""
+    users, off = await new_project(), await new_project(activities=[])
+    off.queue = users.queue
+    users.broken("charge")
+    async with users.worker():
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+    marked = f"TemporalChangeVersion = 'redrive:charge' AND WorkflowId = '{handle.id}'"
+
+    async def is_found() -> bool:
+        return [each.id async for each in users.client.list_workflows(marked)] == [handle.id]
+
+    await eventually(is_found)
+    async with off.worker():
+        other = await off.start(project.OrderWorkflow.run, users.order())
+        with pytest.raises(WorkflowFailureError):
+            await other.result()
+    plain = await type(users.client).connect(users.client.service_client.config.target_host)
+    async with project.plain_worker(plain, users.queue):
+        await handle.signal("redrive.command", "anything")
+        await eventually(lambda: is_stuck(handle), within=30)
+    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+    users.broken()
+    async with off.worker():
+        assert (await users.command(letter, "replay")).accepted
+        async with asyncio.timeout(60):
+            assert await handle.result() == "1: shipped o-1 in 3"
+
+
+async def is_stuck(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Tell whether a workflow task fails over and over."""
+    return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
+
+
+async def event_types(handle: WorkflowHandle[Any, Any]) -> str:
+    """Return the names of a history's events."""
+    return (await handle.fetch_history()).to_json()
+
+
+def workflow_attributes(key: SearchAttributeKey[str], value: str) -> Any:
+    """Return search attributes of a start."""
+    return TypedSearchAttributes([SearchAttributePair(key, value)])

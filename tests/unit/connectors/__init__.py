@@ -1,0 +1,1 @@
+"""Tests of the connectors, against servers that answer as the vendors document."""

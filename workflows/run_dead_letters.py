@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, FailedCycle, OpenLetter, RunInput, RunState, RunStatus
+    from redrive.contracts import Activity, FailedCycle, OpenLetter, RunInput, RunState, RunStatus, StepStatus
     from redrive.dead_letters import (
         CommandRecorded,
         CommandRequest,
@@ -64,7 +64,8 @@ class RunLetters:
 
     async def record(self, command: LetterCommand, step: str, refusal: str | None) -> CommandRecorded:
         """Have a command checked and recorded. A record that is behind is told again where the run is parked."""
-        failure = next((each.failure for each in self._state.steps if each.name == step), None)
+        dead = (each for each in self._state.steps if each.name == step and each.status is StepStatus.DLQ)
+        failure = next((each.failure for each in dead), None)
         run = RunDocument(run=self._run.model_copy(update={"state": self._state}), parked_at=step)
         while True:
             request = CommandRequest(

@@ -17,7 +17,7 @@ from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.starter.stack.children import ChildState, Supervisor
 from redrive.starter.stack.placement import ServerPlace
 from redrive.starter.stack.ports import reserve
-from redrive.starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, place_rabbitmq
+from redrive.starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, node_name, place_rabbitmq
 from tests.conftest import eventually
 
 PERSISTENT = 2
@@ -68,7 +68,7 @@ class RabbitServer:
         directory = self._server.directory
         process = await asyncio.create_subprocess_exec(
             *(str(next(Path("/usr/lib/erlang").glob("erts-*/bin/erl_call"))), "-e"),
-            *("-sname", f"redrive-{self._server.port}@localhost"),
+            *("-sname", node_name(directory / "data")),
             *("-c", (directory / ".erlang.cookie").read_text().strip()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

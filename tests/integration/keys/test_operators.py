@@ -210,9 +210,9 @@ async def test_a_sweep_deletes_what_expired_when_temporal_has_forgotten_it(
         await _age(settings, tenant, key, expires_at=old, updated_at=old)
     await _age(settings, tenant, "young", expires_at=datetime.now(UTC) - timedelta(minutes=1))
     await begin_step(pool, Execution(tenant, "run-1:pay:run", "run-1", "pay", 1, 1))
-    counts = [await delete_expired(pool, LONG_AGO / 2, 1) for _ in range(2)]
+    while await delete_expired(pool, LONG_AGO / 2, 1):
+        pass
     left = await list_keys(pool, KeyFilter(tenant=tenant))
-    assert all(count >= 1 for count in counts)
     assert sorted(row.key for row in left.rows) == ["open", "young"]
 
 

@@ -88,7 +88,8 @@ function settle(form) {
 
 function refuse(form, error) {
   // The record may have changed with the refusal. A form that holds little is drawn again; an edit is left as it is.
-  if (error.isAnswer && !find("textarea", form)) {
+  const isEdited = all("textarea", form).some((field) => field.value !== field.defaultValue);
+  if (error.isAnswer && !isEdited) {
     toast(error.message, "bad");
     settle(form);
     return;

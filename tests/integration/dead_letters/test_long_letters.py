@@ -30,7 +30,9 @@ async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> N
     expected = {"before"} | {f"signal-{batch}" for batch in range(6)}
     expected |= {f"{batch}-{number}" for batch in range(6) for number in range(3)}
     assert {row["request_id"] for row in rows if row["actor"] == "ada"} == expected
-    assert len(rows) == 1 + 6 * 5
+    # Garbage has no request id: a workflow task that Temporal has to repeat may record it again.
+    assert len([row for row in rows if row["actor"] == "ada"]) == len(expected)
+    assert len(rows) >= 1 + 6 * 5
     assert await case.command(Verb.REPLAY, request_id="before") == refused
     assert (await case.record() or {})["status"] == LetterStatus.PENDING
     await case.works_still()

@@ -5,14 +5,13 @@ of some seconds.
 """
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from temporalio import activity
 from temporalio.client import Client
 
 from redrive.bulk import (
-    ITEMS_LIMIT,
     Approval,
     ApprovalAnswer,
     BulkAnswer,
@@ -20,7 +19,6 @@ from redrive.bulk import (
     BulkControl,
     BulkControlRequest,
     BulkItems,
-    BulkPlan,
     BulkProgress,
     BulkRequest,
     BulkStart,
@@ -28,26 +26,21 @@ from redrive.bulk import (
     ItemsRequest,
     ItemStatus,
     PlanAnswer,
-    PlannedGroup,
-    PlannedStep,
     item_command,
-    plan_hash,
     room,
     stop_reason,
 )
-from redrive.contracts import Activity, Effect
+from redrive.contracts import Activity
 from redrive.dead_letter_client import DeadLetters
-from redrive.dead_letters import Mode, Verb
+from redrive.dead_letters import Verb
 from redrive.errors import (
     ApprovalNotFound,
     BulkNotFound,
     BulkRefused,
     InvalidInput,
-    PlanChanged,
     RedriveError,
     SameApprover,
     Unavailable,
-    UnsafeEffects,
 )
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
@@ -59,7 +52,8 @@ from redrive.store.approvals import PlanWaits, Yes, approve, ask_plan_approval
 from redrive.store.bulk import items as bulk_items
 from redrive.store.bulk import operations as bulks
 from redrive.store.bulk.items import SentItem
-from redrive.store.bulk.operations import Members, find_members, get_bulk, list_items
+from redrive.store.bulk.operations import get_bulk, list_items
+from redrive.store.bulk.plans import KnownSteps, judge, plan_bulk
 from redrive.token_bucket import TokenBucket
 
 # The duration of one leg: after it, the workflow reports progress.
@@ -101,7 +95,7 @@ class BulkActivities:
             progress, is_new = await bulks.open_bulk(
                 pool,
                 written,
-                partial(judge, self._registry, start),
+                partial(judge, known_steps(self._registry), start),
                 # Approval is needed if either side demands it: one process's settings do not override another's.
                 approvals=self._approvals or start.needs_approval,
             )
@@ -262,15 +256,10 @@ class BulkPlanActivities:
     @activity.defn(name=Activity.PLAN_BULK)
     async def plan_bulk(self, command: BulkCommand) -> PlanAnswer:
         """Return what a bulk operation would do, or why it is refused."""
-        until = command.selection.until or datetime.now(UTC)
-        # Later failures do not belong to it: otherwise no plan would stay valid while steps keep failing.
-        fixed = command.model_copy(update={"selection": command.selection.model_copy(update={"until": until})})
-        members = await find_members(await self._database.pool(), fixed)
         try:
-            _check_size(members)
-        except RedriveError as error:
+            plan = await plan_bulk(await self._database.pool(), known_steps(self._registry), command)
+        except InvalidInput as error:
             return PlanAnswer(problem=str(error), code=error.code)
-        plan = planned(self._registry, fixed, members)
         return PlanAnswer(plan=plan.model_copy(update={"approval_needed": self._approvals}))
 
     @activity.defn(name=Activity.APPROVE_BULK)
@@ -298,76 +287,9 @@ class BulkPlanActivities:
         return await list_items(await self._database.pool(), asked.tenant, asked)
 
 
-def planned(registry: Registry, command: BulkCommand, members: Members) -> BulkPlan:
-    """Return the plan of a command to these dead letters, by the pipelines that this worker knows."""
-    groups = planned_groups(registry, command, members)
-    return BulkPlan(
-        hash=plan_hash(command, members.digest),
-        command=command,
-        count=members.count,
-        groups=groups,
-        unsafe=unsafe_steps(groups),
+def known_steps(registry: Registry) -> KnownSteps:
+    """Return what a plan needs of the pipelines that this worker knows."""
+    return KnownSteps(
+        pipelines={name: [module.name for module in pipeline.modules] for name, pipeline in registry.pipelines.items()},
+        effects={name: module.effect for name, module in registry.modules.items()},
     )
-
-
-def judge(registry: Registry, start: BulkStart, members: Members) -> BulkPlan:
-    """Return the plan of a start, or refuse it: the dead letters changed, or unsafe effects are not confirmed."""
-    _check_size(members)
-    plan = planned(registry, start.command, members)
-    if plan.hash != start.plan_hash:
-        raise PlanChanged(
-            f"plan {start.plan_hash!r} does not hold any more: the dead letters it is about, or the command, have "
-            f"changed ({members.count} dead letters now); plan it again"
-        )
-    if plan.unsafe and not start.allow_unsafe:
-        raise UnsafeEffects(
-            f"{', '.join(plan.unsafe)}: running again repeats effects that no key guards; say yes to that "
-            "(`allow_unsafe`, `--allow-unsafe`), or choose other dead letters"
-        )
-    return plan
-
-
-def _check_size(members: Members) -> None:
-    if members.count == 0:
-        raise InvalidInput("no open dead letter fits the selection: there is nothing to do")
-    if members.count > ITEMS_LIMIT:
-        raise InvalidInput(f"more than {ITEMS_LIMIT} dead letters fit, the limit: choose fewer, by time say")
-
-
-def planned_groups(registry: Registry, command: BulkCommand, members: Members) -> list[PlannedGroup]:
-    """Return what happens for each pipeline and step, by the pipelines that this worker knows."""
-    return [_group(registry, command, *group) for group in members.groups]
-
-
-def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
-    """Return the steps that run again and whose effects no idempotency key protects."""
-    return sorted({step.name for group in groups for step in group.run_again if step.effect is Effect.UNSAFE})
-
-
-def _group(registry: Registry, command: BulkCommand, pipeline: str, step: str, count: int) -> PlannedGroup:
-    known = registry.pipelines.get(pipeline)
-    names = [module.name for module in known.modules] if known else []
-    note = None
-    if step not in names:
-        names, note = [step], f"pipeline {pipeline!r} of this worker has no step {step!r}: what follows is not known"
-    dead = names.index(step)
-    if command.verb is not Verb.REPLAY:
-        later = names[dead + 1 :] if command.verb is Verb.RESOLVE else []
-        return PlannedGroup(pipeline=pipeline, step=step, count=count, afterwards=later, note=note)
-    first = command.from_step or step
-    if first not in names[: dead + 1]:
-        note = f"from_step {first!r} is not one of the steps up to {step!r}: these will be skipped"
-        return PlannedGroup(pipeline=pipeline, step=step, count=count, note=note)
-    return PlannedGroup(
-        pipeline=pipeline,
-        step=step,
-        count=count,
-        run_again=[_step(registry, name) for name in names[names.index(first) : dead + 1]],
-        afterwards=names[dead + 1 :] if command.mode is Mode.FROM_STEP else [],
-        note=note,
-    )
-
-
-def _step(registry: Registry, name: str) -> PlannedStep:
-    module = registry.modules.get(name)
-    return PlannedStep(name=name, effect=module.effect if module else None)

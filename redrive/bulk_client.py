@@ -5,6 +5,7 @@ A caller needs Temporal only: workers read the records.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +58,8 @@ from redrive.keys import check_identifiers, new_request_id
 from redrive.visibility import search_attributes
 from redrive.worker_queries import ask, unavailable
 
+Planner = Callable[[BulkCommand], Awaitable[BulkPlan]]
+
 ANSWER_TIMEOUT = timedelta(seconds=30)
 RETRY_INTERVAL = timedelta(milliseconds=200)
 _ERRORS = {
@@ -89,18 +92,25 @@ class BulkOperations:
         self._task_queue = task_queue
         self._approvals = approvals
 
-    async def plan(self, command: BulkCommand) -> BulkPlan:
-        """Return what a bulk operation would do; its hash stands for the membership and the command."""
+    async def plan(self, command: BulkCommand, planner: Planner | None = None) -> BulkPlan:
+        """Return what a bulk operation would do; its hash stands for the membership and the command.
+
+        A process that has the database plans by itself (`planner`); without one a worker is asked.
+        """
         document = command.model_dump(mode="json")
         problem, size = json_problem(document), json_size(document)
         if problem:
             raise InvalidInput(f"the command{problem}")
         if size > PAYLOAD_LIMIT:
             raise TooLarge(f"the command: {size} bytes; the limit is {PAYLOAD_LIMIT}")
+        plan = await (planner or self._ask_plan)(command)
+        return plan.model_copy(update={"approval_needed": plan.approval_needed or self._approvals})
+
+    async def _ask_plan(self, command: BulkCommand) -> BulkPlan:
         answer: PlanAnswer = await self._ask(Workflow.PLAN_BULK, PlanAnswer, command)
         if answer.plan is None:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem or "there is no plan")
-        return answer.plan.model_copy(update={"approval_needed": answer.plan.approval_needed or self._approvals})
+        return answer.plan
 
     async def approve(
         self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None

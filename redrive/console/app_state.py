@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
@@ -11,6 +12,7 @@ from temporalio.client import Client
 from redrive import Redrive
 from redrive.bridges.events.replays import EventReplays, make_replays
 from redrive.bridges.events.settings import EventSettings
+from redrive.bulk import BulkCommand, BulkPlan
 from redrive.connection import access_database_url, connect_temporal, database_url
 from redrive.console.headers import WEB_UI_PATH
 from redrive.console.limits import RateLimiter, Strangers, TenantLimits
@@ -26,6 +28,7 @@ from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.store.access import signing_key
+from redrive.store.bulk.plans import KnownSteps, plan_bulk
 
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
@@ -101,6 +104,11 @@ class AppState:
         if self._catalog is None or now - self._catalog[0] > CATALOG_LASTS:
             self._catalog = (now, await (await self.redrive()).catalog())
         return self._catalog[1]
+
+    async def plan_bulk(self, command: BulkCommand) -> BulkPlan:
+        """Return what a bulk operation would do."""
+        planner = partial(plan_bulk, await self.pool(), KnownSteps.published(await self.catalog()))
+        return await (await self.redrive()).bulk.plan(command, planner)
 
     async def redactor_of_runs(self) -> Redactor:
         """Return the redactor for what runs hold: it also knows the modules' hidden fields."""

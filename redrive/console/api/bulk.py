@@ -97,7 +97,7 @@ async def bulks(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: 
 @router.post("/plan", responses=_REFUSALS)
 async def plan(app_state: TheAppState, _caller: Reader, tenant: OneTenant, wanted: BulkOptions) -> BulkPlanView:
     """Show what a bulk operation would do, without doing it: how many, which steps run again, what that repeats."""
-    found = await (await app_state.redrive()).bulk.plan(BulkCommand(tenant=tenant, **dict(wanted)))
+    found = await app_state.plan_bulk(BulkCommand(tenant=tenant, **dict(wanted)))
     command = BulkOptions.model_validate(found.command.model_dump(exclude={"tenant"}))
     return BulkPlanView(**dict(found) | {"command": command})
 

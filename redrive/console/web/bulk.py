@@ -88,7 +88,7 @@ async def plan(request: Request, app_state: TheAppState, caller: Operator, tenan
     """Show what a bulk operation would do."""
     command = BulkCommand(tenant=tenant, **dict(_options(await request.body())))
     try:
-        found, problem = await (await app_state.redrive()).bulk.plan(command), None
+        found, problem = await app_state.plan_bulk(command), None
     except RedriveError as error:
         found, problem = None, str(error)
     # As the API takes it: the tenant is the caller's.

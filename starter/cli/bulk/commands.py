@@ -5,8 +5,9 @@ All share the options that say which dead letters, and the safety limits.
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -18,15 +19,20 @@ from redrive.dead_letters import Mode, Verb
 from redrive.documents import validation_sentence
 from redrive.errors import InvalidInput, UnsafeEffects
 from redrive.keys import new_request_id
+from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
 from redrive.starter.cli.bulk.views import follow_bulk, judge, plan_view
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
 from redrive.starter.cli.dead_letters.commands import chosen_output, input_patch
 from redrive.starter.cli.dead_letters.lists import LetterOptions
-from redrive.starter.cli.records import open_records
+from redrive.starter.cli.records import open_records, open_records_if_any
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Json, Yes, confirm, console, errors
+from redrive.store.bulk.plans import KnownSteps, plan_bulk
+
+if TYPE_CHECKING:
+    from redrive import Redrive
 
 Set = Annotated[
     list[str] | None,
@@ -116,8 +122,10 @@ async def plan(
     `redrive bulk plan --fingerprint 0ad588dac293f45a`
     """
     command = _replay(chosen, care, from_step=from_step, step_only=step_only, set_=set_, patch=patch)
-    redrive = await connect(read_settings())
-    _print_plan(await redrive.bulk.plan(command), json=json)
+    settings = read_settings()
+    redrive = await connect(settings)
+    async with open_records_if_any(settings) as pool:
+        _print_plan(await _plan(redrive, pool, command), json=json)
 
 
 async def replay(
@@ -191,6 +199,11 @@ def _replay(
     return bulk_command(Verb.REPLAY, chosen, care, mode=mode, from_step=from_step, input_patch=edit)
 
 
+async def _plan(redrive: "Redrive", pool: Pool | None, command: BulkCommand) -> BulkPlan:
+    planner = partial(plan_bulk, pool, KnownSteps.published(await redrive.catalog())) if pool else None
+    return await redrive.bulk.plan(command, planner)
+
+
 def _print_plan(plan: BulkPlan, *, json: bool) -> None:
     if json:
         print_json(plan)
@@ -202,7 +215,8 @@ async def _carry_out(command: BulkCommand, how: BulkCommandOptions, reason: str,
     settings = read_settings()
     who = asked_by(how.by)
     redrive = await connect_to_change(settings)
-    plan = await redrive.bulk.plan(command)
+    async with open_records(settings) as pool:
+        plan = await _plan(redrive, pool, command)
     if how.dry_run:
         _print_plan(plan, json=how.json)
         return

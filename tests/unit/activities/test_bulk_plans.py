@@ -6,12 +6,13 @@ import pytest
 from pydantic import BaseModel
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
-from redrive.activities.bulk import judge, planned_groups, unsafe_steps
+from redrive.activities.bulk import known_steps
 from redrive.bulk import ITEMS_LIMIT, BulkCommand, BulkStart, plan_hash
 from redrive.dead_letters import Mode, Verb
 from redrive.errors import PlanChanged, UnsafeEffects
 from redrive.modules import Module
 from redrive.store.bulk.operations import Members
+from redrive.store.bulk.plans import KnownSteps, judge, planned_groups, unsafe_steps
 
 
 class Nothing(BaseModel):
@@ -19,7 +20,7 @@ class Nothing(BaseModel):
 
 
 @pytest.fixture
-def shop() -> Registry:
+def shop() -> KnownSteps:
     """A pipeline of three steps: what looks, what is keyed, what is not."""
     registry = Registry()
 
@@ -31,7 +32,7 @@ def shop() -> Registry:
         return work
 
     Pipeline("order", add("look", "none"), add("charge", "keyed"), add("mail", "unsafe"), registry=registry)
-    return registry
+    return known_steps(registry)
 
 
 def command(verb: Any = Verb.REPLAY, **options: Any) -> BulkCommand:
@@ -52,21 +53,21 @@ def command(verb: Any = Verb.REPLAY, **options: Any) -> BulkCommand:
     ],
 )
 def test_a_plan_names_what_runs_again_and_what_follows(
-    shop: Registry, given: BulkCommand, step: str, again: list[str], afterwards: list[str]
+    shop: KnownSteps, given: BulkCommand, step: str, again: list[str], afterwards: list[str]
 ) -> None:
     """From the step that the replay begins with to the dead one; later ones run for the first time."""
     (group,) = planned_groups(shop, given, Members(3, "digest", [("order", step, 3)]))
     assert ([planned.name for planned in group.run_again], group.afterwards) == (again, afterwards)
 
 
-def test_what_the_worker_does_not_know_is_said(shop: Registry) -> None:
+def test_what_the_worker_does_not_know_is_said(shop: KnownSteps) -> None:
     """A pipeline or module of another release has no known effect."""
     (group,) = planned_groups(shop, command(), Members(1, "digest", [("gone", "step", 1)]))
     assert [(planned.name, planned.effect) for planned in group.run_again] == [("step", None)]
     assert "not known" in (group.note or "")
 
 
-def test_only_what_runs_again_can_be_unsafe(shop: Registry) -> None:
+def test_only_what_runs_again_can_be_unsafe(shop: KnownSteps) -> None:
     """A later step that was never reached repeats nothing."""
     groups = planned_groups(shop, command(), Members(2, "digest", [("order", "charge", 1), ("order", "mail", 1)]))
     assert unsafe_steps(groups[:1]) == []
@@ -82,7 +83,7 @@ def test_only_what_runs_again_can_be_unsafe(shop: Registry) -> None:
         (Members(1, "digest", [("order", "mail", 1)]), UnsafeEffects),
     ],
 )
-def test_a_start_is_refused(shop: Registry, members: Members, error: type[Exception]) -> None:
+def test_a_start_is_refused(shop: KnownSteps, members: Members, error: type[Exception]) -> None:
     """None, too many, others than planned, or unsafe without a yes."""
     start = BulkStart(
         request_id="r", command=command(), plan_hash=plan_hash(command(), "digest"), requested_by="ada", reason="why"

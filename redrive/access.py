@@ -86,7 +86,7 @@ def granted(role: Role, asked: frozenset[Right] | None = None) -> frozenset[Righ
 class Principal(BaseModel):
     """Who makes a request: a person or a service, with a role in one tenant, or in all if `tenant` is None."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True)
 
     id: str
     name: str

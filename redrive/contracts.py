@@ -176,8 +176,7 @@ class Effect(StrEnum):
 class Message(BaseModel):
     """The base of what crosses a process: unknown fields are refused by name."""
 
-    # Built at the first use: a command of the command line needs few of them.
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod

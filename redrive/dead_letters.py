@@ -158,9 +158,7 @@ class Continue(_Command):
 
 LetterCommand = Replay | Resolve | Discard | Restart
 Command = LetterCommand | Continue
-COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(
-    Annotated[Command, Field(discriminator="verb")], config=ConfigDict(defer_build=True)
-)
+COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(Annotated[Command, Field(discriminator="verb")])
 
 
 class Answer(Message):

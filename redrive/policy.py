@@ -17,7 +17,7 @@ Positive = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=30))]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class NoJitter(_Frozen):

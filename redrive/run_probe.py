@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import Final
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import (
@@ -24,7 +24,7 @@ from redrive.dead_letters import LetterId, RunDocument, RunSignal
 from redrive.errors import Unavailable
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
-_ATTEMPTS = TypeAdapter(list[Attempt], config=ConfigDict(defer_build=True))
+_ATTEMPTS = TypeAdapter(list[Attempt])
 
 
 @dataclass(frozen=True)

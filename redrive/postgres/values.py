@@ -43,4 +43,4 @@ def _cleaned(value: Any) -> Any:
 class Record(BaseModel):
     """The base of what is read: columns of a newer release are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")

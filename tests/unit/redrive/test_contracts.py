@@ -12,9 +12,6 @@ from redrive import STEP, RunStatus
 from redrive.categories import TERMINAL_CATEGORIES, TRANSIENT_CATEGORIES, Category
 from redrive.contracts import STEP_LIMIT, Attempt, FailedCycle, RunInput, RunState, StepSnapshot, StepState
 
-# Models are built at their first use; hypothesis reads their signatures before that.
-Attempt.model_rebuild()
-FailedCycle.model_rebuild()
 ATTEMPTS = st.builds(Attempt, at=st.datetimes(timezones=st.just(UTC)))
 CYCLES = st.builds(FailedCycle, attempts=st.lists(ATTEMPTS, max_size=2))
 

@@ -2,16 +2,20 @@
 
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from redrive import InvalidInput, Redrive, Registry
 from redrive.bulk import BulkStatus, PlannedStep
 from redrive.categories import Category
+from redrive.connection import database_url
 from redrive.contracts import Effect
 from redrive.dead_letters import LetterSelection, Mode
 from redrive.errors import ApprovalNeeded, ApprovalNotFound, BulkRefused, PlanChanged, SameApprover, UnsafeEffects
+from redrive.postgres.database import open_pool
 from redrive.settings import Settings
+from redrive.store.bulk.plans import KnownSteps, plan_bulk
 from redrive.worker import running_worker
 from tests.integration.bulk.lab import WHO, Case, register
 
@@ -25,6 +29,17 @@ async def careful(case: Case, lab_settings: Settings) -> AsyncIterator[Case]:
     async with running_worker(settings, registry):
         case.redrive = Redrive(case.temporal, task_queue=settings.task_queue, registry=registry)
         yield case
+
+
+async def test_a_process_with_a_database_plans_without_a_worker(case: Case, lab_settings: Settings) -> None:
+    """The plan is the worker's: same count, same steps, same hash; on a queue where nobody listens."""
+    await case.park(1, 2)
+    asked = await case.redrive.bulk.plan(case.command())
+    catalog = await case.redrive.catalog()
+    alone = Redrive(case.temporal, task_queue=f"queue-{uuid.uuid4().hex[:12]}")
+    async with await open_pool(database_url(lab_settings), max_size=1) as pool:
+        plan = await alone.bulk.plan(asked.command, partial(plan_bulk, pool, KnownSteps.published(catalog)))
+    assert plan == asked
 
 
 async def test_a_plan_says_how_many_run_what_again(case: Case) -> None:

@@ -39,7 +39,7 @@ from redrive.fairness import keep_weights, overflow_queue, slots_to_reserve
 from redrive.home import check_home
 from redrive.http import new_http_client
 from redrive.logs import get_logger
-from redrive.metrics import Metrics
+from redrive.metrics import BUCKETS, Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry, authors_files, load_modules
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import run_program, say_ready, until_signalled
@@ -89,8 +89,6 @@ WORKFLOWS = [
 HOME_TIMEOUT = timedelta(seconds=3)
 # Workflow tasks and local activities at once, besides those of fast steps.
 OTHER_TASKS = 100
-# A record waits as long as Postgres is down: Temporal's own buckets end at 10 s.
-BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
 
 
 @dataclass(frozen=True, kw_only=True)

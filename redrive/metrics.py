@@ -5,6 +5,9 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.common import MetricMeter
 
+# A record waits as long as Postgres is down: Temporal's own buckets end at 10 s.
+BUCKETS = {"workflow_dlq_record_seconds": (0.05, 0.1, 0.25, 0.5, 1, 5, 30, 120, 600, 3600)}
+
 
 class Metrics:
     """All counters, gauges and histograms of a process."""

@@ -7,7 +7,7 @@ are recorded outside of it: in the log output and, if set, in a file and at a we
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,16 +33,15 @@ from redrive.reconcile import Reconciliation
 from redrive.redaction.redactor import Redactor
 from redrive.settings import AnchorSettings, RetentionSettings
 from redrive.store.audit import SYSTEM, Head, grown_heads
-from redrive.store.keys import KeyRow, delete_expired, list_unheard, touch_keys
+from redrive.store.keys import KeyRow, delete_expired, list_unheard
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
-from redrive.store.runs import close_run, delete_unheard, list_unheard_runs, touch_runs
-from redrive.visibility import execution_status
+from redrive.store.runs import UnheardRun, close_run, delete_unheard, forget_run, list_unheard_runs
+from redrive.visibility import execution_status, runs_query
 
 BATCH: Final = 1000
 CHECKED_AT_ONCE: Final = 200
-# The maximum number of runs that one sweep asks for; the next sweep takes the others.
-MOST_CHECKED: Final = 5000
-QUIET: Final = timedelta(minutes=1)
+# A run that reported just now is most probably open.
+QUIET: Final = timedelta(seconds=10)
 _HEADS_A_POST: Final = 500
 HEARTBEAT_INTERVAL: Final = 1.0
 # The time for a batch that is being sent when the sweep is canceled.
@@ -63,20 +62,22 @@ class KeyActivities:
     @activity.defn(name=Activity.EXPIRE_KEYS)
     async def expire_keys(self) -> KeySweep:
         """Do one sweep. It may be interrupted anywhere: the next sweep continues."""
-        pool = await self._database.pool()
-        await check_home(self._client, pool)
-        sweep = KeySweep(
-            runs=await self._settle_runs(), settled=await self._settle_unheard(), deleted=await self._delete_expired()
-        )
-        await self._reconcile(pool)
-        await delete_unheard(pool)
+        async with heartbeats():
+            pool = await self._database.pool()
+            await check_home(self._client, pool)
+            sweep = KeySweep(
+                runs=await self._settle_runs(),
+                settled=await self._settle_unheard(),
+                deleted=await self._delete_expired(),
+            )
+            await self._reconcile(pool)
+            await delete_unheard(pool)
         log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)
         return sweep
 
     async def _reconcile(self, pool: Pool) -> None:
         """Repair what a crash has left: commands that never reached their run, reports that reached no record."""
-        async with heartbeats():
-            report = await Reconciliation(self._client, pool, repair=True).run(None)
+        report = await Reconciliation(self._client, pool, repair=True).run(None)
         for problem in report.problems:
             facts = {
                 "tenant_id": problem.tenant,
@@ -91,44 +92,45 @@ class KeyActivities:
                 log.error("stores.disagree", **facts)
 
     async def _settle_runs(self) -> int:
-        """Ask Temporal for runs whose rows have long been open: the database was down when they ended."""
-        pool, settled = await self._database.pool(), 0
-        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
-            rows = await list_unheard_runs(pool, self._quiet, CHECKED_AT_ONCE)
-            still_open = []
+        """Ask Temporal for runs whose rows are open: the database may have been down when they ended."""
+        pool, settled, last = await self._database.pool(), 0, None
+        while rows := await list_unheard_runs(pool, self._quiet, CHECKED_AT_ONCE, last):
+            last = rows[-1]
+            still_open = await self._open_runs([row.run_id for row in rows])
             for row in rows:
-                activity.heartbeat()
-                description = await self._description(row.run_id)
-                status = execution_status(description) if description else None
-                if description and status and status.closed:
-                    await close_run(pool, row, status, description.close_time)
-                    settled += 1
-                else:
-                    still_open.append(row)
-            await touch_runs(pool, still_open)
-            if len(rows) < CHECKED_AT_ONCE:
-                break
+                if row.run_id not in still_open:
+                    settled += await self._settle_run(pool, row)
         return settled
 
+    async def _settle_run(self, pool: Pool, row: UnheardRun) -> bool:
+        """Record what Temporal says of a run that it does not list as open."""
+        description = await self._description(row.run_id)
+        if description is None:
+            await forget_run(pool, row)
+            return True
+        status = execution_status(description)
+        if status.closed:
+            await close_run(pool, row, status, description.close_time)
+        return status.closed
+
     async def _settle_unheard(self) -> int:
-        """Ask Temporal for runs whose keys have long been in process: the report of their end may have been lost."""
-        pool, settled = await self._database.pool(), 0
-        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
-            rows = await list_unheard(pool, self._quiet, CHECKED_AT_ONCE)
-            still_open: dict[str, list[str]] = defaultdict(list)
+        """Ask Temporal for runs whose keys are in process: the report of their end may have been lost."""
+        pool, settled, last = await self._database.pool(), 0, None
+        while rows := await list_unheard(pool, self._quiet, CHECKED_AT_ONCE, last):
+            last = rows[-1]
+            still_open = await self._open_runs([row.run_id for row in rows])
             for row in rows:
-                activity.heartbeat()
-                end = await self._end(row)
-                if end is None:
-                    still_open[row.tenant].append(row.key)
-                else:
+                end = await self._end(row) if row.run_id not in still_open else None
+                if end:
                     await settle_key(pool, _request(row), end)
                     settled += 1
-            for tenant, keys in still_open.items():
-                await touch_keys(pool, tenant, keys)
-            if len(rows) < CHECKED_AT_ONCE:
-                break
         return settled
+
+    async def _open_runs(self, run_ids: list[str]) -> set[str]:
+        """Return which of these runs Temporal lists as open: one call for many that need no other."""
+        query = runs_query(tenant=None, status=None, pipeline=None, run_ids=run_ids)
+        listed = self._client.list_workflows(f"{query} AND ExecutionStatus = 'Running'")
+        return {execution.id async for execution in listed}
 
     async def _end(self, row: KeyRow) -> Settlement | None:
         """Return how a key's run ended; None while it is open, or may still be started."""
@@ -158,7 +160,6 @@ class KeyActivities:
         retention = await self._retention()
         while count := await delete_expired(pool, retention, BATCH):
             deleted += count
-            activity.heartbeat()
         return deleted
 
     async def _retention(self) -> timedelta:

@@ -15,7 +15,7 @@ from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 
 
-async def _reset_to_the_first_park(case: Case) -> None:
+async def reset_to_the_first_park(case: Case) -> None:
     """Take the run back to where it was first parked, before any command."""
     description = await case.run.describe()
     events = [event async for event in case.run.fetch_history_events()]
@@ -43,7 +43,7 @@ async def test_command_to_a_run_that_was_reset_is_carried_out(case: Case) -> Non
     await case.park("second")
     assert (await case.command(Verb.REPLAY, request_id="before")).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    await _reset_to_the_first_park(case)
+    await reset_to_the_first_park(case)
     case.mend()
     answer = await case.command(Verb.REPLAY, request_id="after")
     assert answer.accepted, answer
@@ -61,7 +61,7 @@ async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case:
     assert (await case.command(Verb.REPLAY, request_id="before")).accepted
     await case.until_letter("second", LetterStatus.REPLAYED)
     await case.until_letter("third", LetterStatus.PENDING)
-    await _reset_to_the_first_park(case)
+    await reset_to_the_first_park(case)
     pool = await open_pool(case.database_url)
     try:
 

@@ -147,7 +147,7 @@ def is_locked(file: Path) -> bool:
 
 
 def lock_holder(file: Path) -> str:
-    """Return the process that holds a stack's lock: addresses of another one are left over from a stack that crashed."""
+    """Return the process that holds a stack's lock. Addresses of another one were left by a stack that crashed."""
     try:
         return file.read_text().strip()
     except OSError:

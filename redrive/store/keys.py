@@ -111,17 +111,20 @@ _UNHEARD: Final = select(
     _COLUMNS,
     "idempotency_keys AS known",
     """WHERE status = 'processing' AND updated_at < now() - $1::interval AND (updated_at, key, tenant) > ($3, $4, $5)
+        AND ($6::text IS NULL OR tenant = $6)
         AND NOT EXISTS (SELECT FROM runs AS run WHERE run.run_id = known.run_id AND run.closed_at IS NULL)
     ORDER BY updated_at, key, tenant LIMIT $2""",
 )
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_unheard(pool: Pool, quiet: timedelta, limit: int, after: KeyRow | None) -> list[KeyRow]:
-    """Return keys of all tenants whose run should be queried, those longest without news first."""
+async def list_unheard(
+    pool: Pool, tenant: str | None, quiet: timedelta, limit: int, after: KeyRow | None
+) -> list[KeyRow]:
+    """Return keys whose run should be queried, those longest without news first; no tenant: of all."""
     place = (after.updated_at, after.key, after.tenant) if after else (_BEGINNING, "", "")
-    async with reading(pool, None) as connection:
-        records = await connection.fetch(_UNHEARD, quiet, limit, *place)
+    async with reading(pool, tenant) as connection:
+        records = await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)
     return [KeyRow.model_validate(dict(record)) for record in records]
 
 

@@ -75,7 +75,7 @@ class UnheardRun(NamedTuple):
 _UNHEARD: Final = """
     SELECT updated_at, run_id, tenant FROM runs
     WHERE closed_at IS NULL AND updated_at < now() - $1::interval AND (updated_at, run_id) > ($3, $4)
-        AND (status <> 'DLQ_PENDING' OR NOT EXISTS (
+        AND ($5::text IS NULL OR tenant = $5) AND (status <> 'DLQ_PENDING' OR NOT EXISTS (
             SELECT FROM dead_letters AS letter WHERE letter.tenant = runs.tenant AND letter.run_id = runs.run_id
                 AND letter.status IN ('pending', 'replaying')))
     ORDER BY updated_at, run_id LIMIT $2
@@ -90,11 +90,13 @@ _CLOSE: Final = """
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_unheard_runs(pool: Pool, quiet: timedelta, limit: int, after: UnheardRun | None) -> list[UnheardRun]:
-    """Return runs of all tenants that may have ended without a record, those longest without news first."""
+async def list_unheard_runs(
+    pool: Pool, tenant: str | None, quiet: timedelta, limit: int, after: UnheardRun | None
+) -> list[UnheardRun]:
+    """Return runs that may have ended without a record, those longest without news first; no tenant: of all."""
     place = (after.updated_at, after.run_id) if after else (_BEGINNING, "")
-    async with reading(pool, None) as connection:
-        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit, *place)]
+    async with reading(pool, tenant) as connection:
+        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)]
 
 
 async def close_run(pool: Pool, run: UnheardRun, status: RunStatus, closed_at: datetime | None) -> None:

@@ -18,8 +18,8 @@ from tests.acceptance.live import Up
 from tests.integration.dead_letters.processes import stopped
 
 BACK_WITHIN = 120.0
-# A worker that misses its heartbeats for ten seconds has lost its step.
-FROZEN_WORKER = (2.0, 14.0)
+# A worker that misses its heartbeats for six seconds has lost its step.
+FROZEN_WORKER = (2.0, 10.0)
 FROZEN_SERVER = (1.0, 5.0)
 REFUSING = (1.0, 4.0)
 PAUSES = (0.5, 3.0)

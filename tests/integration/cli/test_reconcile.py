@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from temporalio.client import ScheduleHandle
+from temporalio.client import ScheduleHandle, WorkflowExecutionStatus
 
 from redrive.contracts import Workflow
 from redrive.dead_letters import LetterId, LetterInput, LetterStatus
@@ -179,3 +179,75 @@ async def test_workflow_of_a_closed_dead_letter_is_ended(operator: Operator) -> 
 
     await eventually(is_found)
     assert await handle.result() == LetterStatus.REPLAYED
+
+
+async def test_dead_letter_without_its_workflow_gets_one(operator: Operator) -> None:
+    """Terminated by hand, it would be missing in Temporal's Web UI: the run reports again, which starts it."""
+    letter = await operator.park()
+    handle = operator.temporal.get_workflow_handle(letter.workflow_id)
+    await handle.terminate()
+    await _listed(operator, 1)
+
+    async def is_found() -> bool:
+        said = await _reconcile(operator, "--repair", "--json")
+        return [(p["kind"], p["repaired"]) for p in said.document["problems"]] == [("no_workflow", True)]
+
+    await eventually(is_found)
+    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+    assert (await operator.record(letter) or {})["version"] == 1
+    assert (await _reconcile(operator)).code == 0
+
+
+async def test_row_and_key_that_missed_the_end_are_reported_and_settled(operator: Operator) -> None:
+    """The database was down when the run ended: the row says RUNNING, the key is in process."""
+    payload = {"folder": str(operator.folder)}
+    run_id = (await operator.redrive.start("trip", payload, tenant=operator.tenant, key="k")).run_id
+    await operator.redrive.result(run_id)
+    for table, change in (
+        ("runs", "status = 'RUNNING', closed_at = NULL"),
+        ("idempotency_keys", "status = 'processing'"),
+    ):
+        old = "updated_at = now() - interval '1 minute'"
+        await operator.sql(f"UPDATE redrive.{table} SET {change}, {old} WHERE run_id = $1", run_id)
+    said = await _reconcile(operator, "--json")
+    assert (said.code, [problem["kind"] for problem in said.document["problems"]]) == (1, ["row_behind"])
+    mended = await _reconcile(operator, "--repair", "--json")
+    kinds = {(problem["kind"], problem["repaired"]) for problem in mended.document["problems"]}
+    assert (mended.code, kinds) == (0, {("row_behind", True), ("key_behind", True)})
+    (row,) = await operator.sql("SELECT status FROM redrive.runs WHERE run_id = $1", run_id)
+    (key,) = await operator.sql("SELECT status FROM redrive.idempotency_keys WHERE run_id = $1", run_id)
+    assert (row["status"], key["status"]) == ("SUCCESS", "completed")
+
+
+async def test_bulk_operation_without_its_workflow_is_ended_by_a_person_only(
+    operator: Operator, sweep: ScheduleHandle
+) -> None:
+    """`bulk show` says so, the workers' own check alerts, and `--repair` stops it."""
+    await operator.park()
+    begun = await operator.command("bulk", "replay", "--tenant", operator.tenant, *WHY, "--yes", "--json")
+    bulk_id = begun.document["id"]
+    await operator.sql(
+        "UPDATE redrive.bulk_operations SET status = 'RUNNING', finished_at = NULL WHERE id = $1", bulk_id
+    )
+    await operator.temporal.get_workflow_handle(bulk_id).result()
+    shown = await operator.command("bulk", "show", bulk_id)
+    assert "its workflow is gone" in shown.err
+    said = await _reconcile(operator, "--json")
+    assert [problem["kind"] for problem in said.document["problems"]] == ["bulk_gone"]
+    await _swept(operator, sweep)
+    assert "RUNNING" in (await operator.command("bulk", "show", bulk_id)).out
+    mended = await _reconcile(operator, "--repair", "--json")
+    assert (mended.code, mended.document["problems"][0]["repaired"]) == (0, True)
+    assert "STOPPED" in (await operator.command("bulk", "show", bulk_id)).out
+
+
+async def _swept(operator: Operator, sweep: ScheduleHandle) -> None:
+    """Let the workers check once."""
+    before = len((await sweep.describe()).info.recent_actions)
+    await sweep.trigger()
+
+    async def is_done() -> bool:
+        info = (await sweep.describe()).info
+        return len(info.recent_actions) > before and not info.running_actions
+
+    await eventually(is_done, within=60)

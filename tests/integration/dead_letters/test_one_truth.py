@@ -21,6 +21,7 @@ from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.visibility import execution_status
+from tests.alerts import SILENT
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, wording
 from tests.integration.dead_letters.test_resets import reset_to_the_first_park
@@ -47,7 +48,7 @@ async def _answer(case: Case, key: str) -> StartedRun:
 async def _sweep(case: Case, chosen: Settings) -> None:
     """Do what the workers' schedule does every minute."""
     async with Database(database_url(chosen), max_size=2) as database:
-        activities = KeyActivities(case.temporal, database, Redactor(), quiet=timedelta(0))
+        activities = KeyActivities(case.temporal, database, Redactor(), SILENT, quiet=timedelta(0))
         await ActivityEnvironment().run(activities.expire_keys)
 
 

@@ -9,8 +9,10 @@ from temporalio.client import WorkflowExecutionStatus
 
 from redrive import RunStatus
 from redrive.dead_letters import LetterStatus, Verb
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
 from redrive.reconcile import Reconciliation
+from redrive.redaction.redactor import Redactor
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 
@@ -66,7 +68,8 @@ async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case:
     try:
 
         async def is_repaired() -> bool:
-            await Reconciliation(case.temporal, pool, repair=True).run(case.tenant)
+            ends = MissedEnds(case.temporal, pool, Redactor())
+            await Reconciliation(case.temporal, pool, ends, repair=True).run(case.tenant)
             record = await case.record("second") or {}
             return bool(record["status"] == LetterStatus.PENDING)
 

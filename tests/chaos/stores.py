@@ -96,7 +96,7 @@ async def _chaos(words: argparse.Namespace) -> list[str]:
             f"{len(traffic.reset)} resets in {seconds():.0f} s; {dict(faults.done)}",
             flush=True,
         )
-        problems = await _settle(traffic, words.settle)
+        problems = await settle(traffic, words.settle)
         logs = tracebacks(up.directory / ".redrive" / "logs")
         print(f"log: {logs}", flush=True)
         if words.keep:
@@ -136,7 +136,7 @@ async def _side_by_side(width: int, count: int, work: Callable[[int], Awaitable[
             tasks.create_task(one())
 
 
-async def _settle(traffic: Traffic, limit: float) -> list[str]:
+async def settle(traffic: Traffic, limit: float) -> list[str]:
     """Replay what waits, and wait until everything agrees; return what does not in the end."""
     traffic.sink.healthy, seconds, number = True, clock(), 0
     while True:

@@ -1,17 +1,27 @@
 """`redrive reconcile`: each store is damaged in turn, and the damage found, reported and mended."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.client import ScheduleHandle, WorkflowExecutionStatus
+from temporalio.testing import ActivityEnvironment
 
+from redrive.activities.alerts import AlertActivities
+from redrive.activities.maintenance import KeyActivities
 from redrive.contracts import Workflow
 from redrive.dead_letters import LetterId, LetterInput, LetterStatus
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.settings import AlertSettings
+from redrive.starter.stack.state import StackInfo
 from redrive.visibility import search_attributes
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator
+from tests.integration.dead_letters.sink import Sink
 
 
 @pytest.fixture(autouse=True)
@@ -203,12 +213,11 @@ async def test_row_and_key_that_missed_the_end_are_reported_and_settled(operator
     payload = {"folder": str(operator.folder)}
     run_id = (await operator.redrive.start("trip", payload, tenant=operator.tenant, key="k")).run_id
     await operator.redrive.result(run_id)
-    for table, change in (
-        ("runs", "status = 'RUNNING', closed_at = NULL"),
-        ("idempotency_keys", "status = 'processing'"),
+    for statement in (
+        "UPDATE redrive.runs SET status = 'RUNNING', closed_at = NULL, updated_at = $2 WHERE run_id = $1",
+        "UPDATE redrive.idempotency_keys SET status = 'processing', updated_at = $2 WHERE run_id = $1",
     ):
-        old = "updated_at = now() - interval '1 minute'"
-        await operator.sql(f"UPDATE redrive.{table} SET {change}, {old} WHERE run_id = $1", run_id)
+        await operator.sql(statement, run_id, datetime.now(UTC) - timedelta(minutes=1))
     said = await _reconcile(operator, "--json")
     assert (said.code, [problem["kind"] for problem in said.document["problems"]]) == (1, ["row_behind"])
     mended = await _reconcile(operator, "--repair", "--json")
@@ -220,34 +229,29 @@ async def test_row_and_key_that_missed_the_end_are_reported_and_settled(operator
 
 
 async def test_bulk_operation_without_its_workflow_is_ended_by_a_person_only(
-    operator: Operator, sweep: ScheduleHandle
+    operator: Operator, stack: StackInfo
 ) -> None:
-    """`bulk show` says so, the workers' own check alerts, and `--repair` stops it."""
+    """`bulk show` says so, the workers' own check alerts once, and `--repair` stops it."""
     await operator.park()
     begun = await operator.command("bulk", "replay", "--tenant", operator.tenant, *WHY, "--yes", "--json")
     bulk_id = begun.document["id"]
+    await operator.temporal.get_workflow_handle(bulk_id).result()
+    status = "SELECT status FROM redrive.bulk_operations WHERE id = $1"
     await operator.sql(
         "UPDATE redrive.bulk_operations SET status = 'RUNNING', finished_at = NULL WHERE id = $1", bulk_id
     )
-    await operator.temporal.get_workflow_handle(bulk_id).result()
-    shown = await operator.command("bulk", "show", bulk_id)
-    assert "its workflow is gone" in shown.err
-    said = await _reconcile(operator, "--json")
-    assert [problem["kind"] for problem in said.document["problems"]] == ["bulk_gone"]
-    await _swept(operator, sweep)
-    assert "RUNNING" in (await operator.command("bulk", "show", bulk_id)).out
+    assert "its workflow is gone" in (await operator.command("bulk", "show", bulk_id)).err
+    async with (
+        Sink() as webhook,
+        httpx.AsyncClient() as http,
+        Database(stack.database_url.get_secret_value(), max_size=2) as database,
+    ):
+        alerts = AlertActivities(http, AlertSettings(webhook_url=webhook.url))
+        activities = KeyActivities(operator.temporal, database, Redactor(), alerts)
+        for _ in range(2):
+            await ActivityEnvironment().run(activities.expire_keys)
+        assert [alert for alert in webhook.received if bulk_id.encode() in alert.body] == webhook.received[:1]
+    assert [row["status"] for row in await operator.sql(status, bulk_id)] == ["RUNNING"]
     mended = await _reconcile(operator, "--repair", "--json")
-    assert (mended.code, mended.document["problems"][0]["repaired"]) == (0, True)
-    assert "STOPPED" in (await operator.command("bulk", "show", bulk_id)).out
-
-
-async def _swept(operator: Operator, sweep: ScheduleHandle) -> None:
-    """Let the workers check once."""
-    before = len((await sweep.describe()).info.recent_actions)
-    await sweep.trigger()
-
-    async def is_done() -> bool:
-        info = (await sweep.describe()).info
-        return len(info.recent_actions) > before and not info.running_actions
-
-    await eventually(is_done, within=60)
+    assert [(each["kind"], each["repaired"]) for each in mended.document["problems"]] == [("bulk_gone", True)]
+    assert [row["status"] for row in await operator.sql(status, bulk_id)] == ["STOPPED"]

@@ -55,7 +55,8 @@ memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an
 pages: setup ## Measure the console's pages at ten thousand and at a million dead letters
 	$(BIN)/python -m tests.bench.console
 
-chaos: setup ## Kill workers and servers under a thousand dying runs, their replays, and starts with one key (up to 14 minutes)
+chaos: setup ## Every fault under runs, commands, cancels and resets; dying runs and their replays; starts with one key (up to 20 minutes)
+	$(BIN)/python -m tests.chaos.stores
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
 

@@ -162,7 +162,8 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
     """Return the activities of runs: steps, keys, the catalog, and the maintenance of their records."""
     steps = _step_activities(tools, slots)
     catalog = CatalogActivities(tools.registry, tools.settings.build_id)
-    keys = KeyActivities(tools.client, tools.database, tools.redactor)
+    alerts = AlertActivities(tools.http, tools.settings.alerts)
+    keys = KeyActivities(tools.client, tools.database, tools.redactor, alerts)
     return [
         steps.run_step,
         ends.record_end,

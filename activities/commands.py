@@ -28,6 +28,7 @@ from redrive.dead_letter_client import ANSWER_TIMEOUT, DeadLetters
 from redrive.dead_letters import (
     RECORD_BEHIND,
     Answer,
+    Closed,
     CommandRecorded,
     CommandRequest,
     Continue,
@@ -177,7 +178,7 @@ class CommandActivities:
         if not taken.obey:
             return CommandRecorded(answer=taken.answer)
         if status_after(command).closed:
-            await self._signals.close(letter, status_after(command))
+            await self._signals.close(letter, Closed(status=status_after(command), revision=request.revision))
         completed = self._checks.completed(letter.step, command)
         return CommandRecorded(answer=taken.answer, command=completed, reads=self._checks.reads(request.steps))
 

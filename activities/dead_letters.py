@@ -82,7 +82,7 @@ class LetterSignals:
         if status is None:
             await self._signal(letter, LetterSignal.OUTCOME, outcome)
         elif status.closed:
-            await self.close(letter, status)
+            await self.close(letter, Closed(status=status, revision=outcome.revision))
 
     async def _record(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
         try:
@@ -92,12 +92,10 @@ class LetterSignals:
             log.warning("dead_letter.outcome_not_written", dlq_id=letter.workflow_id, error_type=type(error).__name__)
             return None
 
-    async def close(self, letter: LetterId, status: LetterStatus) -> None:
+    async def close(self, letter: LetterId, closed: Closed) -> None:
         """Let the dead letter's workflow end, if it is there: its record is closed."""
         try:
-            await self._client.get_workflow_handle(letter.workflow_id).signal(
-                LetterSignal.CLOSED, Closed(status=status)
-            )
+            await self._client.get_workflow_handle(letter.workflow_id).signal(LetterSignal.CLOSED, closed)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

@@ -1,13 +1,15 @@
 """The work of the maintenance workflows: the sweep over keys, the purge, anchors of the audit log, the retry sweep.
 
-The sweep over runs and keys settles those whose end was never recorded, deletes expired keys, and deletes retries that
-nobody will end. The purge deletes closed records when they are older than the settings allow. Heads of the audit log
-are recorded outside of it: in the log output and, if set, in a file and at a webhook.
+The sweep over runs and keys compares the two stores, repairs what differs, alerts on what it cannot repair, deletes
+expired keys, and deletes retries that nobody will end. The purge deletes closed records when they are older than the
+settings allow. Heads of the audit log are recorded outside of it: in the log output and, if set, in a file and at a
+webhook.
 """
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,32 +19,27 @@ import httpx
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, WorkflowExecutionDescription
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
 
-from redrive.activities.alerts import post_signed
-from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, RunStatus, SweepInput
+from redrive.activities.alerts import AlertActivities, post_signed
+from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, SweepInput
+from redrive.dead_letters import Alert
+from redrive.errors import RedriveError
 from redrive.home import check_home
-from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
-from redrive.idempotency.postgres_claims import settle_key
-from redrive.idempotency.starts import outcome_of
 from redrive.logs import get_logger
+from redrive.missed_ends import QUIET, MissedEnds
 from redrive.postgres.database import Database
 from redrive.postgres.tenancy import Pool
-from redrive.reconcile import Reconciliation
+from redrive.reconcile import Kind, Problem, Reconciliation
 from redrive.redaction.redactor import Redactor
 from redrive.settings import AnchorSettings, RetentionSettings
 from redrive.store.audit import SYSTEM, Head, grown_heads
-from redrive.store.keys import KeyRow, delete_expired, list_unheard, touch_keys
+from redrive.store.keys import delete_expired
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
-from redrive.store.runs import close_run, delete_unheard, list_unheard_runs, touch_runs
-from redrive.visibility import execution_status
+from redrive.store.runs import delete_unheard
 
 BATCH: Final = 1000
-CHECKED_AT_ONCE: Final = 200
-# The maximum number of runs that one sweep asks for; the next sweep takes the others.
-MOST_CHECKED: Final = 5000
-QUIET: Final = timedelta(minutes=1)
+ALERT_INTERVAL: Final = 3600.0
 _HEADS_A_POST: Final = 500
 HEARTBEAT_INTERVAL: Final = 1.0
 # The time for a batch that is being sent when the sweep is canceled.
@@ -52,31 +49,35 @@ log = get_logger(__name__)
 
 
 class KeyActivities:
-    """Maintain keys."""
+    """Maintain keys, and keep the two stores in agreement."""
 
-    def __init__(self, client: Client, database: Database, redactor: Redactor, quiet: timedelta = QUIET) -> None:
+    def __init__(
+        self, client: Client, database: Database, redactor: Redactor, alerts: AlertActivities, quiet: timedelta = QUIET
+    ) -> None:
         self._client = client
         self._database = database
         self._redactor = redactor
+        self._alerts = alerts
         self._quiet = quiet
+        self._told: dict[tuple[str, str, str], float] = {}
 
     @activity.defn(name=Activity.EXPIRE_KEYS)
     async def expire_keys(self) -> KeySweep:
         """Do one sweep. It may be interrupted anywhere: the next sweep continues."""
-        pool = await self._database.pool()
-        await check_home(self._client, pool)
-        sweep = KeySweep(
-            runs=await self._settle_runs(), settled=await self._settle_unheard(), deleted=await self._delete_expired()
-        )
-        await self._reconcile(pool)
-        await delete_unheard(pool)
+        async with heartbeats():
+            pool = await self._database.pool()
+            await check_home(self._client, pool)
+            repaired = await self._reconcile(pool)
+            await delete_unheard(pool)
+            deleted = await self._delete_expired()
+        sweep = KeySweep(runs=repaired[Kind.ROW_BEHIND], settled=repaired[Kind.KEY_BEHIND], deleted=deleted)
         log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)
         return sweep
 
-    async def _reconcile(self, pool: Pool) -> None:
-        """Repair what a crash has left: commands that never reached their run, reports that reached no record."""
-        async with heartbeats():
-            report = await Reconciliation(self._client, pool, repair=True).run(None)
+    async def _reconcile(self, pool: Pool) -> Counter[Kind]:
+        """Repair what crashes and outages have left, and tell of what cannot be repaired; return what was."""
+        ends = MissedEnds(self._client, pool, self._redactor, self._quiet)
+        report = await Reconciliation(self._client, pool, ends, repair=True, unattended=True).run(None)
         for problem in report.problems:
             facts = {
                 "tenant_id": problem.tenant,
@@ -89,68 +90,21 @@ class KeyActivities:
                 log.info("stores.repaired", **facts)
             else:
                 log.error("stores.disagree", **facts)
+                await self._alert(problem)
+        return Counter(problem.kind for problem in report.problems if problem.repaired)
 
-    async def _settle_runs(self) -> int:
-        """Ask Temporal for runs whose rows have long been open: the database was down when they ended."""
-        pool, settled = await self._database.pool(), 0
-        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
-            rows = await list_unheard_runs(pool, self._quiet, CHECKED_AT_ONCE)
-            still_open = []
-            for row in rows:
-                activity.heartbeat()
-                description = await self._description(row.run_id)
-                status = execution_status(description) if description else None
-                if description and status and status.closed:
-                    await close_run(pool, row, status, description.close_time)
-                    settled += 1
-                else:
-                    still_open.append(row)
-            await touch_runs(pool, still_open)
-            if len(rows) < CHECKED_AT_ONCE:
-                break
-        return settled
-
-    async def _settle_unheard(self) -> int:
-        """Ask Temporal for runs whose keys have long been in process: the report of their end may have been lost."""
-        pool, settled = await self._database.pool(), 0
-        for _ in range(MOST_CHECKED // CHECKED_AT_ONCE):
-            rows = await list_unheard(pool, self._quiet, CHECKED_AT_ONCE)
-            still_open: dict[str, list[str]] = defaultdict(list)
-            for row in rows:
-                activity.heartbeat()
-                end = await self._end(row)
-                if end is None:
-                    still_open[row.tenant].append(row.key)
-                else:
-                    await settle_key(pool, _request(row), end)
-                    settled += 1
-            for tenant, keys in still_open.items():
-                await touch_keys(pool, tenant, keys)
-            if len(rows) < CHECKED_AT_ONCE:
-                break
-        return settled
-
-    async def _end(self, row: KeyRow) -> Settlement | None:
-        """Return how a key's run ended; None while it is open, or may still be started."""
-        description = await self._description(row.run_id)
-        if description is None:
-            if row.expires_at > datetime.now(UTC):
-                return None
-            return Settlement(
-                status=RunStatus.FAILED, error="Temporal has no such run: it was never started, or is gone"
-            )
-        status = execution_status(description)
-        if not status.closed:
-            return None
-        return await without_secrets(await outcome_of(self._client, row.run_id, status), self._redactor)
-
-    async def _description(self, run_id: str) -> WorkflowExecutionDescription | None:
+    async def _alert(self, problem: Problem) -> None:
+        """Raise an alert on what needs a person, once in an hour. The next sweep tries again to send it."""
+        which, now = (problem.kind.value, problem.run_id, problem.step), time.monotonic()
+        self._told = {known: told for known, told in self._told.items() if now - told < ALERT_INTERVAL}
+        if which in self._told:
+            return
         try:
-            return await self._client.get_workflow_handle(run_id).describe()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            return None
+            await self._alerts.raise_alert(_alert_on(problem))
+        except (RedriveError, httpx.HTTPError) as error:
+            log.warning("alert.given_up", error_type=type(error).__name__, error=str(error))
+            return
+        self._told[which] = now
 
     async def _delete_expired(self) -> int:
         """Delete what has expired, once Temporal has also forgotten it: then the first generation's run id is free."""
@@ -158,7 +112,6 @@ class KeyActivities:
         retention = await self._retention()
         while count := await delete_expired(pool, retention, BATCH):
             deleted += count
-            activity.heartbeat()
         return deleted
 
     async def _retention(self) -> timedelta:
@@ -169,8 +122,17 @@ class KeyActivities:
         return answer.config.workflow_execution_retention_ttl.ToTimedelta()
 
 
-def _request(row: KeyRow) -> ClaimRequest:
-    return ClaimRequest.model_validate(row.model_dump(include=set(ClaimRequest.model_fields)))
+def _alert_on(problem: Problem) -> Alert:
+    return Alert(
+        letter=problem.letter,
+        pipeline="",
+        fingerprint=f"stores_disagree:{problem.kind.value}",
+        category="stores_disagree",
+        error_type=problem.kind.value,
+        message=problem.about,
+        attempts=0,
+        count=1,
+    )
 
 
 class RetentionActivities:

@@ -215,7 +215,8 @@ class BulkOperations:
         except RPCError as error:
             if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
                 raise BulkNotFound(
-                    f"no bulk operation {bulk_id[:80]!r} is under way: it has ended, or never was"
+                    f"no bulk operation {bulk_id[:80]!r} is under way: it has ended, or its workflow is gone; "
+                    "if its record is open, `redrive reconcile --repair` ends it"
                 ) from error
             raise unavailable(error) from error
         except (WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:

@@ -126,7 +126,7 @@ def embedded(settings: Settings, what: str, variable: str, *names: str) -> str:
     if not is_locked(directory / LOCK_FILE):
         raise Unavailable(f"the stack of {directory} does not run: start it with `redrive up`, or set {variable}")
     found = _read(directory / STACK_FILE, *names)
-    if found is None:
+    if found is None or _read(directory / STACK_FILE, "pid") != lock_holder(directory / LOCK_FILE):
         raise Unavailable(f"the stack of {directory} is starting, or has no {what}: wait, or set {variable}")
     return found
 
@@ -144,6 +144,14 @@ def is_locked(file: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def lock_holder(file: Path) -> str:
+    """Return the process that holds a stack's lock. Addresses of another one were left by a stack that crashed."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _read(file: Path, *names: str) -> str | None:

@@ -369,10 +369,11 @@ class LetterState(Message):
 
 
 class LetterInput(Message):
-    """What starts a dead letter's workflow; the status is carried over by continue-as-new."""
+    """What starts a dead letter's workflow; status and revision are carried over by continue-as-new."""
 
     letter: LetterId
     status: LetterStatus | None = None
+    revision: int = 0
 
 
 class MalformedCommand(Message):
@@ -440,6 +441,7 @@ class Closed(Message):
     """The record of a dead letter is closed."""
 
     status: LetterStatus
+    revision: int | None = Field(default=None, description="the run's number of what closed it; none: a repair")
 
 
 class PassedOn(Message):

@@ -91,10 +91,21 @@ _HANDLED: Final = ("asyncpg", "redrive", "temporalio")
 OUTAGE_INTERVAL: Final = 30.0
 
 
-class Outages(logging.Filter):
-    """Let an activity's failure that is handled through once for each cause and interval, without a traceback.
+# Who logs errors that are handled, and the log event that tells of them: an activity is tried again, the pool connects
+# again, and of a workflow whose worker was interrupted another worker continues.
+_TELLERS: Final = {
+    "temporalio.activity": "activity.failed",
+    "asyncpg": "database.connection_failed",
+    "asyncio": "task.abandoned",
+}
+# Ours that every run, command or page would repeat while the database is down.
+_OUTAGE_EVENTS: Final = frozenset({"dead_letter.outcome_not_written", "run.row_not_written", "console.database_failed"})
 
-    Temporal tries the activity again, so an outage of the database would fill the log with the same lines.
+
+class Outages(logging.Filter):
+    """Let a failure that is handled through once for each cause and interval, without a traceback.
+
+    It is tried again, so an outage of the database would fill the log with the same lines.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,25 +115,39 @@ class Outages(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is printed."""
+        if isinstance(record.msg, dict):
+            return self._filter_own(record.msg)
         error = record.exc_info[1] if record.exc_info else None
-        if record.name != "temporalio.activity" or error is None or not _is_handled(error):
+        event = _TELLERS.get(record.name) or _TELLERS.get(record.name.partition(".")[0])
+        if event is None or error is None or not _is_handled(error):
             return True
-        facts = getattr(record, "temporal_activity", {})
-        kind = str(facts.get("activity_type", ""))
-        if kind == Activity.RUN_STEP:
-            # `step.failed` and `step.exhausted` tell it.
+        kind = str(getattr(record, "temporal_activity", {}).get("activity_type", event))
+        # `step.failed` and `step.exhausted` tell of a step.
+        count = self._count(event, f"{kind} {type(error).__name__}") if kind != Activity.RUN_STEP else None
+        if count is None:
             return False
-        told_at, suppressed = self._told.get((kind, type(error).__name__), (-OUTAGE_INTERVAL, 0))
+        record.msg, record.args, record.exc_info, record.exc_text = event, (), None, None
+        record.operation, record.error_type, record.error = kind, type(error).__name__, str(error)
+        record.count = count
+        return True
+
+    def _filter_own(self, line: dict[str, Any]) -> bool:
+        """Tell whether one of our own lines is printed."""
+        if line.get("event") not in _OUTAGE_EVENTS:
+            return True
+        count = self._count(str(line["event"]), str(line.get("error_type")))
+        line["count"] = count
+        return count is not None
+
+    def _count(self, kind: str, cause: str) -> int | None:
+        """Return how often it happened since its last line; None if that was just now."""
+        told_at, suppressed = self._told.get((kind, cause), (-OUTAGE_INTERVAL, 0))
         now = self._clock()
         if now - told_at < OUTAGE_INTERVAL:
-            self._told[kind, type(error).__name__] = (told_at, suppressed + 1)
-            return False
-        self._told[kind, type(error).__name__] = (now, 0)
-        record.msg = "activity.failed"
-        record.args, record.exc_info, record.exc_text = (), None, None
-        record.operation, record.error_type, record.error = kind, type(error).__name__, str(error)
-        record.count = suppressed + 1
-        return True
+            self._told[kind, cause] = (told_at, suppressed + 1)
+            return None
+        self._told[kind, cause] = (now, 0)
+        return suppressed + 1
 
 
 def _is_handled(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Compares parked runs (Temporal) with open records (Postgres), in both directions.
+"""Compares what Temporal and Postgres both know: runs and their rows, keys, dead letters, bulk operations.
 
 Temporal's lists lag behind, and a record may be on its way: a suspected problem is checked again, twice and with the
 run itself, before it is reported.
@@ -13,11 +13,14 @@ from pydantic import BaseModel
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from redrive.bulk import BulkView
 from redrive.contracts import RunStatus, RunSummary, SearchAttribute, StepStatus, Workflow
 from redrive.dead_letters import Closed, Ending, LetterId, LetterSignal, LetterStatus, Outcome
 from redrive.errors import Unavailable
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.tenancy import Pool
 from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
+from redrive.store.bulk.operations import abandon_bulk, open_bulks
 from redrive.store.dead_letters.lists import get_letter, open_letters
 from redrive.store.dead_letters.models import LetterRow
 from redrive.store.dead_letters.records import put_orphaned, put_outcome
@@ -42,6 +45,10 @@ class Kind(StrEnum):
     RUN_GONE = "run_gone"
     NO_ANSWER = "no_answer"
     WORKFLOW_OPEN = "workflow_open"
+    NO_WORKFLOW = "no_workflow"
+    ROW_BEHIND = "row_behind"
+    KEY_BEHIND = "key_behind"
+    BULK_GONE = "bulk_gone"
 
 
 # What a run's end means for a record that is still open. After any other end it can be restarted or discarded.
@@ -94,10 +101,12 @@ class Report(BaseModel):
 class Reconciliation:
     """Compare the two stores, and fix them if asked to."""
 
-    def __init__(self, client: Client, pool: Pool, *, repair: bool) -> None:
+    def __init__(self, client: Client, pool: Pool, ends: MissedEnds, *, repair: bool, unattended: bool = False) -> None:
         self._client = client
         self._pool = pool
+        self._ends = ends
         self._repair = repair
+        self._unattended = unattended
 
     async def run(self, tenant: str | None) -> Report:
         """Return what is wrong, and what of it was fixed."""
@@ -114,13 +123,81 @@ class Reconciliation:
         lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
         parked_at = {_letter_of(run).workflow_id for run in runs}
         distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
-        strays = [letter for letter in await self._open_workflows(tenant) if letter.workflow_id not in records]
+        workflows = await self._open_workflows(tenant)
+        strays = [letter for letter in workflows if letter.workflow_id not in records]
+        alone = parked_at & waiting - {letter.workflow_id for letter in workflows}
+        bulks = [bulk for bulk in await open_bulks(self._pool) if tenant in {None, bulk.tenant}]
         problems = [
             *await self._twice(lonely, self._parked_problem, self._have_it_reported),
             *await self._twice(distant, self._open_problem, self._close_or_orphan),
             *await self._twice(strays, self._stray_problem, self._let_it_end),
+            *await self._twice([records[each] for each in alone], self._alone_problem, self._have_it_started),
+            *await self._twice(bulks, self._bulk_problem, self._end_bulk),
+            # Afterwards: what was repaired above may have closed a row, and a row a key.
+            *await self._missed_runs(tenant),
+            *await self._missed_keys(tenant),
         ]
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
+
+    async def _missed_runs(self, tenant: str | None) -> list[Problem]:
+        problems = []
+        async for missed in self._ends.runs(tenant):
+            row, word = missed.row, missed.status.value if missed.status else "that it knows no such run"
+            about = f"its row says that it is open, Temporal says {word}"
+            problems.append(Problem(kind=Kind.ROW_BEHIND, tenant=row.tenant, run_id=row.run_id, step="", about=about))
+            if self._repair:
+                await self._ends.settle_run(missed)
+                problems[-1].repaired = True
+        return problems
+
+    async def _missed_keys(self, tenant: str | None) -> list[Problem]:
+        problems = []
+        async for missed in self._ends.keys(tenant):
+            row, word = missed.row, missed.status.value if missed.status else "that it knows no such run"
+            about = f"its key is in process, Temporal says {word}"
+            problems.append(Problem(kind=Kind.KEY_BEHIND, tenant=row.tenant, run_id=row.run_id, step="", about=about))
+            if self._repair:
+                await self._ends.settle_key(missed)
+                problems[-1].repaired = True
+        return problems
+
+    async def _bulk_problem(self, bulk: BulkView) -> Problem | None:
+        """Check a bulk operation that is open: without a workflow nothing more will happen."""
+        if await execution_status(self._client, bulk.id) is WorkflowExecutionStatus.RUNNING:
+            return None
+        about = f"the bulk operation is {bulk.status.value}, its workflow has ended or is gone"
+        return Problem(kind=Kind.BULK_GONE, tenant=bulk.tenant, run_id=bulk.id, step="", about=about)
+
+    async def _end_bulk(self, problem: Problem) -> bool:
+        """End a bulk operation. Started again with its request id, it would continue: a person decides which."""
+        if not self._unattended:
+            await abandon_bulk(self._pool, problem.tenant, problem.run_id)
+        return not self._unattended
+
+    async def _alone_problem(self, row: LetterRow) -> Problem | None:
+        """Check a dead letter that waits for commands, and whose workflow is not listed as open."""
+        record = await get_letter(self._pool, row.tenant, row.id)
+        if record is None or record.status is not LetterStatus.PENDING or row.letter.foreign:
+            return None
+        if await execution_status(self._client, row.id) is WorkflowExecutionStatus.RUNNING:
+            return None
+        if await execution_status(self._client, row.run_id) is not WorkflowExecutionStatus.RUNNING:
+            return None
+        return _problem(Kind.NO_WORKFLOW, row.letter, "the run is parked, its dead letter's workflow is gone")
+
+    async def _have_it_started(self, problem: Problem) -> bool:
+        """Let the run report again: that starts its dead letter's workflow."""
+        await ask_to_report(self._client, problem.run_id)
+        give_up = asyncio.get_running_loop().time() + REPAIR_TIMEOUT
+        while asyncio.get_running_loop().time() < give_up:
+            if await self._alone_problem_is_over(problem.letter):
+                return True
+            await asyncio.sleep(_INTERVAL)
+        return False
+
+    async def _alone_problem_is_over(self, letter: LetterId) -> bool:
+        statuses = [await execution_status(self._client, each) for each in (letter.workflow_id, letter.run_id)]
+        return statuses[0] is WorkflowExecutionStatus.RUNNING or statuses[1] is not WorkflowExecutionStatus.RUNNING
 
     async def _open_records(self, tenant: str | None) -> dict[str, LetterRow]:
         records: dict[str, LetterRow] = {}

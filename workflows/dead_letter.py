@@ -58,6 +58,8 @@ class DeadLetter:
     def __init__(self) -> None:
         self._begun = False
         self._status: LetterStatus | None = None
+        # Of the run's last report that a step is exhausted.
+        self._revision = 0
         self._has_message = False
         self._inbox: deque[Exhausted | Outcome | Closed] = deque()
         self._alerts: set[asyncio.Task[None]] = set()
@@ -65,7 +67,7 @@ class DeadLetter:
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> LetterStatus | None:
         given = read_input(LetterInput, raw)
-        self._letter, self._status = given.letter, given.status
+        self._letter, self._status, self._revision = given.letter, given.status, given.revision
         self._begun = True
         while True:
             await workflow.wait_condition(lambda: bool(self._inbox) or self._is_over() or self._is_long())
@@ -74,7 +76,8 @@ class DeadLetter:
             elif self._is_over():
                 return self._status
             else:
-                workflow.continue_as_new(LetterInput(letter=given.letter, status=self._status))
+                carried = LetterInput(letter=given.letter, status=self._status, revision=self._revision)
+                workflow.continue_as_new(carried)
 
     def _is_over(self) -> bool:
         """Tell whether the record is closed, or was never there, and everything that arrived is dealt with."""
@@ -154,12 +157,14 @@ class DeadLetter:
                     message.model_copy(update={"after": 0}),
                     returns=LetterStatus | None,  # type: ignore[arg-type]  # a union is a type for the converter
                 )
-            case Closed():
+            case Closed() if message.revision is None or message.revision > self._revision:
+                # An older one comes from a worker that was frozen: the step has been exhausted again since.
                 self._status = message.status
 
     async def _on_exhausted(self, message: Exhausted) -> None:
         recorded: LetterRecorded = await work_with_record(Activity.RECORD_EXHAUSTED, message, returns=LetterRecorded)
         self._status = recorded.status
+        self._revision = max(self._revision, message.revision)
         workflow.set_current_details(letter_details(self._letter, message.pipeline, message.cycle))
         if recorded.alert:
             # Awaited only before the end: a dead alert channel must not delay anything.

@@ -17,7 +17,9 @@ with workflow.unsafe.imports_passed_through():
 
 # The next sweep continues where this one has to stop.
 KEYS_TIMEOUT = timedelta(minutes=10)
-KEYS_HEARTBEAT_TIMEOUT = timedelta(minutes=1)
+KEYS_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+# Unlimited: whatever was down, the stores are compared as soon as it is back.
+KEYS_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=2), maximum_interval=timedelta(seconds=10))
 RETRIES = RetryPolicy(initial_interval=timedelta(seconds=10), maximum_interval=timedelta(minutes=5), maximum_attempts=5)
 # The next purge continues where this one has to stop.
 PURGE_TIMEOUT = timedelta(hours=2)
@@ -36,7 +38,7 @@ SWEEP_RETRIES = RetryPolicy(
 
 @workflow.defn(name=Workflow.EXPIRE_KEYS)
 class ExpireKeys:
-    """Settle keys whose end was never recorded, and delete expired ones."""
+    """Settle runs and keys whose end was never recorded, repair what the stores differ in, and delete expired keys."""
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> KeySweep:
@@ -46,7 +48,7 @@ class ExpireKeys:
             result_type=KeySweep,
             start_to_close_timeout=KEYS_TIMEOUT,
             heartbeat_timeout=KEYS_HEARTBEAT_TIMEOUT,
-            retry_policy=RETRIES,
+            retry_policy=KEYS_RETRIES,
         )
         return sweep
 

@@ -20,7 +20,8 @@ with workflow.unsafe.imports_passed_through():
 
 # The attempt stops itself at its policy's timeout and deadline; Temporal's own clock is the backstop for a dead worker.
 BACKSTOP: Final = timedelta(seconds=10)
-HEARTBEAT_TIMEOUT: Final = timedelta(seconds=10)
+# An attempt sends one every two seconds. The step of a worker that was killed begins again after this.
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=6)
 ONCE: Final = RetryPolicy(maximum_attempts=1)
 # The events of a run that is in its first workflow task, for the first time: started, task scheduled, task started.
 FIRST_TASK: Final = 3

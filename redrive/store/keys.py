@@ -3,8 +3,7 @@
 An operator begins a generation: by a reset, or by restarting the dead letter of the key's run that is gone.
 """
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import asyncpg
@@ -106,29 +105,27 @@ def _query(chosen: KeyFilter, place: Place | None) -> Query:
     return query
 
 
-# Keys without news for a while: the end of the run may have been reported while the database was down.
+# Keys without news for a while: the end of the run may have been reported while the database was down. A run that has
+# an open row is asked for by that.
 _UNHEARD: Final = select(
     _COLUMNS,
-    "idempotency_keys",
-    """WHERE status = 'processing' AND updated_at < now() - $1::interval
-        AND updated_at < now() - least(updated_at - created_at, interval '10 minutes')
-    ORDER BY updated_at LIMIT $2""",
+    "idempotency_keys AS known",
+    """WHERE status = 'processing' AND updated_at < now() - $1::interval AND (updated_at, key, tenant) > ($3, $4, $5)
+        AND ($6::text IS NULL OR tenant = $6)
+        AND NOT EXISTS (SELECT FROM runs AS run WHERE run.run_id = known.run_id AND run.closed_at IS NULL)
+    ORDER BY updated_at, key, tenant LIMIT $2""",
 )
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_unheard(pool: Pool, quiet: timedelta, limit: int) -> list[KeyRow]:
-    """Return keys of all tenants whose run should be queried, those longest without news first."""
-    async with reading(pool, None) as connection:
-        records = await connection.fetch(_UNHEARD, quiet, limit)
+async def list_unheard(
+    pool: Pool, tenant: str | None, quiet: timedelta, limit: int, after: KeyRow | None
+) -> list[KeyRow]:
+    """Return keys whose run should be queried, those longest without news first; no tenant: of all."""
+    place = (after.updated_at, after.key, after.tenant) if after else (_BEGINNING, "", "")
+    async with reading(pool, tenant) as connection:
+        records = await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)
     return [KeyRow.model_validate(dict(record)) for record in records]
-
-
-async def touch_keys(pool: Pool, tenant: str, keys: Sequence[str]) -> None:
-    """Record that the runs of these keys are still open."""
-    async with transaction(pool, tenant) as connection:
-        await connection.execute(
-            "UPDATE idempotency_keys SET updated_at = now() WHERE tenant = $1 AND key = ANY($2)", tenant, list(keys)
-        )
 
 
 _EXPIRED: Final = "SELECT DISTINCT tenant FROM {table} WHERE expires_at < now() - $1::interval"

@@ -5,7 +5,7 @@ Temporal is the authority on runs and retries, but cannot list or count them as 
 stored result when its step is executed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -64,49 +64,51 @@ async def put_finished(
 
 
 class UnheardRun(NamedTuple):
-    """A run that its row says is under way."""
+    """A run that its row says is open."""
 
+    updated_at: datetime
     run_id: str
     tenant: str
 
 
-# A run is asked about again after as long as it has been running, at most after ten minutes.
+# A run that is parked at an open dead letter is compared with that.
 _UNHEARD: Final = """
-    SELECT run_id, tenant FROM runs
-    WHERE closed_at IS NULL AND status <> 'DLQ_PENDING' AND updated_at < now() - $1::interval
-        AND updated_at < now() - least(updated_at - started_at, interval '10 minutes')
-    ORDER BY updated_at LIMIT $2
+    SELECT updated_at, run_id, tenant FROM runs
+    WHERE closed_at IS NULL AND updated_at < now() - $1::interval AND (updated_at, run_id) > ($3, $4)
+        AND ($5::text IS NULL OR tenant = $5) AND (status <> 'DLQ_PENDING' OR NOT EXISTS (
+            SELECT FROM dead_letters AS letter WHERE letter.tenant = runs.tenant AND letter.run_id = runs.run_id
+                AND letter.status IN ('pending', 'replaying')))
+    ORDER BY updated_at, run_id LIMIT $2
 """
-
-
+# Only if the run has reported nothing since.
 _CLOSE: Final = """
     UPDATE runs SET status = $3, closed_at = $4, updated_at = now(),
         failed_step = CASE WHEN $3 <> 'SUCCESS' THEN failed_step END,
         category = CASE WHEN $3 <> 'SUCCESS' THEN category END
-    WHERE tenant = $1 AND run_id = $2 AND closed_at IS NULL AND status <> 'DLQ_PENDING'
+    WHERE tenant = $1 AND run_id = $2 AND closed_at IS NULL AND updated_at = $5
 """
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def list_unheard_runs(pool: Pool, quiet: timedelta, limit: int) -> list[UnheardRun]:
-    """Return runs of all tenants that may have ended without a record, those longest without news first."""
-    async with reading(pool, None) as connection:
-        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit)]
+async def list_unheard_runs(
+    pool: Pool, tenant: str | None, quiet: timedelta, limit: int, after: UnheardRun | None
+) -> list[UnheardRun]:
+    """Return runs that may have ended without a record, those longest without news first; no tenant: of all."""
+    place = (after.updated_at, after.run_id) if after else (_BEGINNING, "")
+    async with reading(pool, tenant) as connection:
+        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)]
 
 
 async def close_run(pool: Pool, run: UnheardRun, status: RunStatus, closed_at: datetime | None) -> None:
     """Record how a run ended, as Temporal tells."""
     async with transaction(pool, run.tenant) as connection:
-        await connection.execute(_CLOSE, run.tenant, run.run_id, status.value, closed_at)
+        await connection.execute(_CLOSE, run.tenant, run.run_id, status.value, closed_at, run.updated_at)
 
 
-async def touch_runs(pool: Pool, runs: Sequence[UnheardRun]) -> None:
-    """Record that these runs are still under way."""
-    for tenant in {run.tenant for run in runs}:
-        ids = [run.run_id for run in runs if run.tenant == tenant]
-        async with transaction(pool, tenant) as connection:
-            await connection.execute(
-                "UPDATE runs SET updated_at = now() WHERE tenant = $1 AND run_id = ANY($2)", tenant, ids
-            )
+async def forget_run(pool: Pool, run: UnheardRun) -> None:
+    """Delete the row of a run that Temporal does not know: nobody knows how it ended."""
+    async with transaction(pool, run.tenant) as connection:
+        await connection.execute("SELECT forget_run($1, $2)", run.run_id, run.updated_at)
 
 
 class RunFilter(BaseModel):

@@ -5,8 +5,10 @@ from temporalio.client import Client
 from redrive import home
 from redrive.connection import connect_temporal, owner_database_url
 from redrive.home import check_home
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import connect
 from redrive.reconcile import Reconciliation, Report
+from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.errors import StoresDisagree
 from redrive.starter.cli.records import open_records
@@ -17,11 +19,11 @@ from redrive.starter.cli.terminal import Json, Listing, console, plain
 async def reconcile(
     *, repair: bool = False, adopt: bool = False, tenant: str | None = None, json: Json = False
 ) -> None:
-    """Compare parked runs (Temporal) with open records (Postgres), in both directions.
+    """Compare what Temporal and Postgres both know: runs, keys, dead letters and bulk operations.
 
-    Workers do this every minute, and repair what they find; this command is for looking, and for tenants one by one.
-    The exit code is 0 if they agree or everything was fixed, 1 otherwise. Temporal's list lags behind: changes of the
-    last second may only appear in the next check.
+    Workers do this every minute, repair what they find, and alert on what they cannot repair; this command is for
+    looking, and for tenants one by one. The exit code is 0 if they agree or everything was fixed, 1 otherwise.
+    Temporal's list lags behind: changes of the last second may only appear in the next check.
 
     **Examples**
 
@@ -34,7 +36,8 @@ async def reconcile(
     repair
         Fix them: a parked run without a record gets one, and one whose command was lost takes commands again; a
         record whose step is done is closed; one whose run is gone is marked as orphaned, so that it can be
-        restarted or discarded. Workers of the runs must be up.
+        restarted or discarded; rows and keys get the end that Temporal tells; a bulk operation whose workflow is
+        gone is stopped, which only this command does. Workers of the runs must be up.
     adopt
         First give the database's records to this Temporal namespace: the one that they belong to is gone for good.
     tenant
@@ -46,7 +49,8 @@ async def reconcile(
         if adopt:
             await _adopt(settings, client)
         await check_home(client, pool)
-        report = await Reconciliation(client, pool, repair=repair).run(tenant)
+        ends = MissedEnds(client, pool, Redactor())
+        report = await Reconciliation(client, pool, ends, repair=repair).run(tenant)
     if json:
         print_json(report)
     else:

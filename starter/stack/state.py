@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
-from redrive.connection import LOCK_FILE, LOGINS_FILE, STACK_FILE, is_locked
+from redrive.connection import LOCK_FILE, LOGINS_FILE, STACK_FILE, is_locked, lock_holder
 from redrive.contracts import Broker
 from redrive.errors import StackError
 
@@ -189,7 +189,8 @@ def find_running(state_dir: Path) -> StackInfo | None:
     try:
         text = state.info.read_text(encoding="utf-8")
         logins = json.loads(state.logins.read_text(encoding="utf-8")) if state.logins.exists() else {}
-        return StackInfo.model_validate(json.loads(text) | logins) if is_locked(state.lock) else None
+        info = StackInfo.model_validate(json.loads(text) | logins)
+        return info if is_locked(state.lock) and lock_holder(state.lock) == str(info.pid) else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

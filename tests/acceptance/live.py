@@ -97,7 +97,7 @@ class Up:
     def __enter__(self) -> Self:
         self.launch()
         try:
-            until(self._started, within=180, what="redrive up")
+            until(self.started, within=180, what="redrive up")
         except BaseException:
             self.process.kill()
             raise
@@ -107,7 +107,7 @@ class Up:
         if self.process.poll() is None:
             self.stop(signal.SIGTERM)
 
-    def _started(self) -> StackInfo | None:
+    def started(self) -> StackInfo | None:
         if self.process.poll() is not None:
             pytest.fail(f"redrive up ended with {self.process.returncode}:\n{self.text}")
         return find_running(self.directory / ".redrive")
@@ -170,6 +170,10 @@ class Sink:
         """How many effects have arrived, duplicates too."""
         return sum(len(keys) for keys in self.keys.values())
 
+    def refuses(self, path: str) -> bool:
+        """Tell whether a request for this path is refused."""
+        return self.refusing
+
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Self]:
         """Serve on a free port; `address` says where."""
@@ -190,12 +194,12 @@ class Sink:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         await reader.readexactly(int(headers.get("content-length", 0)))
-        status = self._refusal
-        if self.refusing:
+        status, path = self._refusal, request.split(" ")[1]
+        if self.refuses(path):
             self.refused += 1
         else:
             status = "200 OK"
-            self.keys[request.split(" ")[1]].append(headers["idempotency-key"])
+            self.keys[path].append(headers["idempotency-key"])
         await asyncio.sleep(self._delay)
         head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(self._body)}"
         writer.write(f"{head}\r\n\r\n{self._body}".encode())

@@ -23,7 +23,7 @@ from tests.integration.dead_letters.processes import WorkerProcess
 
 MODULES = "tests.acceptance.stubborn"
 PIPELINE, STEP = "stubborn", "pay"
-# A heartbeat is missed after 10 s.
+# A heartbeat is missed after 6 s.
 PATIENCE = 90.0
 
 

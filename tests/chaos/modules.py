@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from redrive import ModuleContext, Pipeline, RetryPolicy, module
 
-PIPELINE = "chaos"
+PIPELINE, FAST_PIPELINE = "chaos", "chaos-fast"
 FRAGILE, LATER = "chaos-charge", "chaos-ship"
 
 # A refusal (422) is terminal at once; a worker that is killed costs an attempt, and that happens often here.
@@ -43,3 +43,4 @@ async def ship(ctx: ModuleContext, order: Order) -> Done:
 
 
 Pipeline(PIPELINE, charge, ship)
+Pipeline(FAST_PIPELINE, charge, ship, fast=True)

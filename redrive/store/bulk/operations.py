@@ -251,6 +251,28 @@ async def _skip_pending(connection: Connection, tenant: str, bulk_id: str, why: 
     )
 
 
+_ABANDON: Final = """
+    WITH items AS (
+        UPDATE bulk_items SET updated_at = now(),
+            status = CASE WHEN status = 'PENDING' THEN 'SKIPPED' ELSE 'FAILED' END,
+            why = CASE WHEN status = 'PENDING' THEN $3
+                ELSE $3 || ': its dead letter shows whether the command was carried out' END
+        WHERE tenant = $1 AND bulk_id = $2 AND status IN ('PENDING', 'SENDING', 'ORDERED'))
+    UPDATE bulk_operations SET status = 'STOPPED', stopped_because = $3, finished_at = now(), updated_at = now()
+    WHERE tenant = $1 AND id = $2
+"""
+
+
+async def abandon_bulk(pool: Pool, tenant: str, bulk_id: str) -> None:
+    """End a bulk operation whose workflow is gone."""
+    async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:
+        if (await progress(connection, tenant, bulk_id)).status.closed:
+            return
+        await connection.execute(_ABANDON, tenant, bulk_id, "the bulk operation's workflow is gone")
+        ended = await progress(connection, tenant, bulk_id)
+        await _audit(connection, tenant, bulk_id, Action.BULK_FINISHED, command=None, after=_told(ended))
+
+
 async def finish_bulk(pool: Pool, tenant: str, bulk_id: str) -> BulkProgress:
     """End a bulk operation whose items have all ended, once."""
     async with transaction(pool, tenant, alone_with=f"{tenant} {bulk_id}") as connection:

@@ -6,10 +6,15 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
 
-from redrive.bulk import PAGE_LIMIT, BulkAnswer, ItemsRequest, ItemStatus
+from redrive.bulk import PAGE_LIMIT, BulkAnswer, BulkView, ItemsRequest, ItemStatus
 from redrive.bulk_client import BulkOperations
+from redrive.connection import connect_temporal
 from redrive.contracts import DEFAULT_TENANT
+from redrive.errors import Unavailable
+from redrive.run_probe import execution_status
 from redrive.settings import read_settings
 from redrive.starter.cli.bulk.views import bulk_view, bulks_table, follow_bulk, items_table, judge
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
@@ -44,8 +49,23 @@ async def show(bulk: Bulk, /, *, json: Json = False) -> None:
         view = await get_bulk(pool, None, bulk)
     if json:
         print_json(view)
-    else:
-        console.print(bulk_view(view))
+        return
+    console.print(bulk_view(view))
+    if not view.status.closed and await _is_without_workflow(view):
+        errors.print(
+            "its workflow is gone: nothing more is sent. `redrive reconcile --repair` ends it; a start with the same "
+            "request id continues it",
+            markup=False,
+        )
+
+
+async def _is_without_workflow(view: BulkView) -> bool:
+    """Tell whether Temporal says that an operation which is open in the records has ended, or does not know it."""
+    try:
+        client = await connect_temporal(read_settings())
+        return await execution_status(client, view.id) is not WorkflowExecutionStatus.RUNNING
+    except (Unavailable, RPCError):
+        return False
 
 
 @app.command

@@ -137,7 +137,7 @@ async def discard(letter: Letter, /, *, how: Giving) -> None:
 
 
 async def restart(letter: Letter, /, *, how: Giving) -> None:
-    """Start a new run from the dead step on, if the run itself is gone: terminated, or forgotten by Temporal.
+    """Start a new run from the dead step on, if the run itself has ended: it was terminated, say, or has failed.
 
     **Example**
 

@@ -203,21 +203,21 @@ class Case:
 
     async def record(self, step: str = "second") -> dict[str, Any] | None:
         """Return the record of a step's dead letter."""
-        rows = await self._rows("SELECT * FROM redrive.dead_letters WHERE id = $1", self.letter(step).workflow_id)
+        rows = await self.rows("SELECT * FROM redrive.dead_letters WHERE id = $1", self.letter(step).workflow_id)
         return rows[0] if rows else None
 
     async def until_row(self, status: RunStatus) -> dict[str, Any]:
         """Wait until the run's row has a status."""
 
         async def has() -> dict[str, Any] | None:
-            rows = await self._rows("SELECT * FROM redrive.runs WHERE run_id = $1", self.run_id)
+            rows = await self.rows("SELECT * FROM redrive.runs WHERE run_id = $1", self.run_id)
             return rows[0] if rows and rows[0]["status"] == status else None
 
         return await eventually(has, within=self.patience)
 
     async def audit(self, step: str | None = None) -> list[dict[str, Any]]:
         """Return the audit log of a step's dead letter, or of all of the tenant's."""
-        return await self._rows(
+        return await self.rows(
             "SELECT * FROM redrive.audit_log WHERE tenant = $1 AND ($2::text IS NULL OR step = $2) ORDER BY number",
             self.tenant,
             step,
@@ -262,7 +262,8 @@ class Case:
 
         return await eventually(answer, within=self.patience)
 
-    async def _rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
+    async def rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
+        """Ask the database."""
         connection = await asyncpg.connect(self.database_url)
         try:
             rows = [dict(row) for row in await connection.fetch(query, *arguments)]

@@ -68,7 +68,7 @@ async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
         await target.signal(Verb.REPLAY, {"nonsense": number})
 
     async def all_counted() -> bool:
-        rows = await case._rows("SELECT count FROM redrive.refused_messages WHERE tenant = $1", case.tenant)
+        rows = await case.rows("SELECT count FROM redrive.refused_messages WHERE tenant = $1", case.tenant)
         return [row["count"] for row in rows] == [130]
 
     await eventually(all_counted)

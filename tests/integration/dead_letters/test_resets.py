@@ -9,13 +9,15 @@ from temporalio.client import WorkflowExecutionStatus
 
 from redrive import RunStatus
 from redrive.dead_letters import LetterStatus, Verb
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
 from redrive.reconcile import Reconciliation
+from redrive.redaction.redactor import Redactor
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 
 
-async def _reset_to_the_first_park(case: Case) -> None:
+async def reset_to_the_first_park(case: Case) -> None:
     """Take the run back to where it was first parked, before any command."""
     description = await case.run.describe()
     events = [event async for event in case.run.fetch_history_events()]
@@ -43,7 +45,7 @@ async def test_command_to_a_run_that_was_reset_is_carried_out(case: Case) -> Non
     await case.park("second")
     assert (await case.command(Verb.REPLAY, request_id="before")).accepted
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    await _reset_to_the_first_park(case)
+    await reset_to_the_first_park(case)
     case.mend()
     answer = await case.command(Verb.REPLAY, request_id="after")
     assert answer.accepted, answer
@@ -61,12 +63,13 @@ async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case:
     assert (await case.command(Verb.REPLAY, request_id="before")).accepted
     await case.until_letter("second", LetterStatus.REPLAYED)
     await case.until_letter("third", LetterStatus.PENDING)
-    await _reset_to_the_first_park(case)
+    await reset_to_the_first_park(case)
     pool = await open_pool(case.database_url)
     try:
 
         async def is_repaired() -> bool:
-            await Reconciliation(case.temporal, pool, repair=True).run(case.tenant)
+            ends = MissedEnds(case.temporal, pool, Redactor())
+            await Reconciliation(case.temporal, pool, ends, repair=True).run(case.tenant)
             record = await case.record("second") or {}
             return bool(record["status"] == LetterStatus.PENDING)
 

@@ -1,4 +1,4 @@
-"""Orders in any command and twice, to the run or to its letter, while workers are killed: against a small model."""
+"""Commands in any order and twice, cancels, workers that are killed or frozen: a small model against all sources."""
 
 import asyncio
 import os
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from temporalio.client import WorkflowExecutionStatus
 
 from redrive import Redrive, Registry, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
@@ -37,9 +38,9 @@ from tests.integration.dead_letters.outside import FiledService
 from tests.integration.dead_letters.processes import WorkerProcess
 
 T = TypeVar("T")
-# Whether the worker is killed while it has the order in hand: seldom, because each time costs seconds.
-KILLS = st.sampled_from([False, False, False, True])
-# A task that a killed worker had in hand is given to another after ten seconds, an attempt at a step, too.
+# What happens to a worker while it has the command in hand: seldom anything, because each time costs seconds.
+FAULTS = st.sampled_from([None, None, None, None, "kill", "freeze"])
+# A task that a killed worker had in hand is given to another after ten seconds, an attempt at a step after six.
 PATIENCE = 60.0
 
 
@@ -77,12 +78,27 @@ class Background:
         self._starting = asyncio.create_task(self._workers[0].start())
         self._workers.rotate()
 
+    def freeze_worker(self) -> None:
+        """Stop a worker in the middle of what it does. The other goes on."""
+        if self._starting:
+            self.run(_awaited(self._starting))
+        self._workers[0].freeze()
+
+    def thaw_worker(self) -> None:
+        """Let the frozen worker go on as if nothing had happened."""
+        self._workers[0].thaw()
+        self._workers.rotate()
+
     def stop(self) -> None:
         for worker in self._workers:
             self.run(worker.kill())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _awaited(task: "asyncio.Task[None]") -> None:
+    await task
 
 
 class Orders(RuleBasedStateMachine):
@@ -103,7 +119,7 @@ class Orders(RuleBasedStateMachine):
     @initialize()
     def park(self) -> None:
         self.case = self.background.run(self._case())
-        self.background.run(self.case.park("second"))
+        self.background.run(self.case.park("second", key="k"))
 
     async def _case(self) -> Case:
         chosen = self.background.settings
@@ -122,10 +138,10 @@ class Orders(RuleBasedStateMachine):
             self.case.service.broken.add("second")
 
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
-    @rule(mode=st.sampled_from(Mode), from_first=st.booleans(), to_run=st.booleans(), kill=KILLS)
-    def replay(self, mode: Mode, from_first: bool, to_run: bool, kill: bool) -> None:
+    @rule(mode=st.sampled_from(Mode), from_first=st.booleans(), to_run=st.booleans(), fault=FAULTS)
+    def replay(self, mode: Mode, from_first: bool, to_run: bool, fault: str | None) -> None:
         from_step = "first" if from_first and mode is Mode.FROM_STEP else None
-        self.give(Verb.REPLAY, to_run, kill, mode=mode, from_step=from_step)
+        self.give(Verb.REPLAY, to_run, fault, mode=mode, from_step=from_step)
         self.seconds += 1
         if "second" in self.case.service.broken:
             self.cycles += 1
@@ -134,15 +150,15 @@ class Orders(RuleBasedStateMachine):
         self.run_status = RunStatus.PARTIAL if mode is Mode.STEP_ONLY else RunStatus.SUCCESS
 
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
-    @rule(to_run=st.booleans(), kill=KILLS)
-    def resolve(self, to_run: bool, kill: bool) -> None:
-        self.give(Verb.RESOLVE, to_run, kill, output={"step": "by hand", "n": 1})
+    @rule(to_run=st.booleans(), fault=FAULTS)
+    def resolve(self, to_run: bool, fault: str | None) -> None:
+        self.give(Verb.RESOLVE, to_run, fault, output={"step": "by hand", "n": 1})
         self.letter_status, self.run_status = LetterStatus.RESOLVED, RunStatus.SUCCESS
 
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
-    @rule(to_run=st.booleans(), kill=KILLS)
-    def discard(self, to_run: bool, kill: bool) -> None:
-        self.give(Verb.DISCARD, to_run, kill)
+    @rule(to_run=st.booleans(), fault=FAULTS)
+    def discard(self, to_run: bool, fault: str | None) -> None:
+        self.give(Verb.DISCARD, to_run, fault)
         self.letter_status, self.run_status = LetterStatus.DISCARDED, RunStatus.FAILED
 
     @precondition(lambda self: self.run_status is RunStatus.PARTIAL)
@@ -181,13 +197,15 @@ class Orders(RuleBasedStateMachine):
     def kill_the_worker(self) -> None:
         self.background.kill_worker()
 
-    def give(self, verb: Verb, to_run: bool, kill: bool, **fields: Any) -> None:
+    def give(self, verb: Verb, to_run: bool, fault: str | None, **fields: Any) -> None:
         message = wording(**fields)
         request_id = str(message["request_id"])
-        if to_run or kill:
+        if fault == "freeze":
+            self.background.freeze_worker()
+        if to_run or fault:
             self.background.run(self._handle(to_run).signal(verb, message))
-            if kill:
-                self.tries_lost += 1
+            self.tries_lost += fault is not None
+            if fault == "kill":
                 self.background.kill_worker()
         else:
             answer = self.background.run(self.case.command(verb, **message))
@@ -195,6 +213,18 @@ class Orders(RuleBasedStateMachine):
             self.answers[request_id] = answer
         action = {Verb.REPLAY: "replay_requested", Verb.RESOLVE: "resolved", Verb.DISCARD: "discarded"}[verb]
         self.background.run(self.case.audited(request_id, action=action))
+        if fault == "freeze":
+            self.background.thaw_worker()
+
+    @precondition(lambda self: not self.run_status.closed)
+    @rule(kill=st.sampled_from([False, False, False, True]))
+    def cancel(self, kill: bool) -> None:
+        self.background.run(self.case.redrive.cancel(self.case.run_id, reason="go home"))
+        if kill:
+            self.background.kill_worker()
+        if not self.letter_status.closed:
+            self.letter_status = LetterStatus.DISCARDED
+        self.run_status = RunStatus.CANCELED
 
     def _handle(self, to_run: bool) -> Any:
         return self.case.run if to_run else self.case.letter_workflow("second")
@@ -208,6 +238,9 @@ class Orders(RuleBasedStateMachine):
         record = await self.case.until_letter("second", self.letter_status, cycle=self.cycles)
         assert record["cycle"] == self.cycles == len(record["failure_history"])
         await self.case.until(self.run_status)
+        await self.case.until_row(self.run_status)
+        await eventually(self._has_told_its_key, within=PATIENCE)
+        await eventually(self._has_its_workflow, within=PATIENCE)
 
         async def called() -> bool:
             return self.seconds <= self.case.service.called.count("second") <= self.seconds + self.tries_lost
@@ -224,10 +257,25 @@ class Orders(RuleBasedStateMachine):
             await pool.close()
         assert [proof.first_broken for proof in proofs] == [None]
 
+    async def _has_told_its_key(self) -> bool:
+        """Tell whether the key says what the run is."""
+        (key,) = await self.case.rows(
+            "SELECT status, run_status FROM redrive.idempotency_keys WHERE tenant = $1", self.case.tenant
+        )
+        if not self.run_status.closed:
+            return key == {"status": "processing", "run_status": None}
+        word = "completed" if self.run_status is RunStatus.SUCCESS else "failed"
+        return key == {"status": word, "run_status": self.run_status}
+
+    async def _has_its_workflow(self) -> bool:
+        """Tell whether the dead letter's workflow is open exactly as long as its record is."""
+        status = (await self.case.letter_workflow("second").describe()).status
+        return (status is WorkflowExecutionStatus.RUNNING) is not self.letter_status.closed
+
 
 @pytest.mark.timeout(400)
 def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) -> None:
-    """One record, the status of the model, as many effects as replays, an audit log that holds: after every step."""
+    """After every step: Temporal, the record, row and key say what the model says, and the effects are as many."""
     chosen = Settings(
         temporal_address=stack.temporal_address,
         database_url=stack.database_url,
@@ -249,8 +297,8 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
         run_state_machine_as_test(
             seed(number)(Orders),
             settings=settings(
-                max_examples=5,
-                stateful_step_count=7,
+                max_examples=4,
+                stateful_step_count=6,
                 # What failed once on real servers is told as it was: trying to shrink it would take minutes.
                 phases=[Phase.generate],
                 deadline=None,

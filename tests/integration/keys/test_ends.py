@@ -20,6 +20,7 @@ from redrive.processes import temporal as temporal_program
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.store.runs import RunFilter, list_runs
+from tests.alerts import SILENT
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 
@@ -116,7 +117,7 @@ async def test_a_row_that_missed_the_end_is_settled_by_the_sweep(
         for run_id in (ended.run_id, waits.run_id):
             facts = {"run_id": run_id, "tenant": tenant, "pipeline": "good", "started_at": str(datetime.now(UTC))}
             await pool.execute("SELECT put_run($1)", json.dumps(facts | {"status": RunStatus.RUNNING}))
-        activities = KeyActivities(temporal, database, Redactor(), quiet=timedelta(0))
+        activities = KeyActivities(temporal, database, Redactor(), SILENT, quiet=timedelta(0))
 
         async def swept() -> bool:
             await ActivityEnvironment().run(activities.expire_keys)

@@ -25,6 +25,7 @@ from redrive.settings import Settings
 from redrive.store.audit import list_audit
 from redrive.store.keys import KeyFilter, KeyRecord, delete_expired, get_key, list_keys, reset_key
 from redrive.store.runs import Execution, begin_step
+from tests.alerts import SILENT
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 from tests.integration.store.letters import new_tenant
@@ -175,7 +176,7 @@ async def test_a_sweep_settles_keys_whose_end_nobody_wrote_down(
         await claim_key(pool, request(tenant, "lost"), free_failed=False)
         await _age(settings, tenant, "ended", status="processing", response=None, run_status=None)
         async with Database(database_url(settings)) as database:
-            activities = KeyActivities(temporal, database, Redactor(), quiet=timedelta(0))
+            activities = KeyActivities(temporal, database, Redactor(), SILENT, quiet=timedelta(0))
             done: KeySweep = await ActivityEnvironment().run(activities.expire_keys)
     record = await found(pool, tenant, "ended")
     assert done.settled >= 1

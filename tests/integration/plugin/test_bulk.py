@@ -5,8 +5,10 @@ import uuid
 from redrive import STEP, ModuleContext, Pipeline, Registry, Terminal
 from redrive.bulk import BulkCommand
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import Database
 from redrive.reconcile import Kind, Reconciliation
+from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.store.dead_letters.figures import groups, stats
 from tests.conftest import eventually
@@ -81,7 +83,9 @@ async def test_reconcile_leaves_parked_ones_alone_and_marks_those_whose_workflow
         await gone.terminate()
         assert settings.database_url
         async with Database(settings.database_url.get_secret_value()) as database:
-            report = await Reconciliation(users.client, await database.pool(), repair=True).run(tenant)
+            pool = await database.pool()
+            ends = MissedEnds(users.client, pool, Redactor())
+            report = await Reconciliation(users.client, pool, ends, repair=True).run(tenant)
         assert [(problem.kind, problem.run_id, problem.repaired) for problem in report.problems] == [
             (Kind.RUN_GONE, gone.id, True)
         ]

@@ -20,6 +20,7 @@ from redrive.postgres.tenancy import Pool, reading
 from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.store.runs import RetryingFilter, RetryingStep, list_retrying, put_retrying
+from tests.alerts import SILENT
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline, milliseconds, quick, settled
 from tests.integration.store.letters import new_tenant
@@ -176,6 +177,6 @@ async def test_a_terminated_run_is_forgotten_by_the_sweep(
     await put_retrying(pool, past.model_copy(update={"next_at": row.failed_at}), milliseconds(0))
     assert await listed(pool, tenant) == []
     async with Database(database_url(settings)) as database:
-        await ActivityEnvironment().run(KeyActivities(temporal, database, Redactor()).expire_keys)
+        await ActivityEnvironment().run(KeyActivities(temporal, database, Redactor(), SILENT).expire_keys)
     async with reading(pool, tenant) as connection:
         assert await connection.fetchval("SELECT count(*) FROM retrying") == 0

@@ -23,6 +23,7 @@ from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
+from tests.alerts import SILENT
 from tests.conftest import eventually, owner_url
 
 
@@ -63,7 +64,7 @@ async def test_rows_of_another_namespace_are_left_alone(
     with pytest.raises(OtherNamespace, match=f"belongs to Temporal's namespace '{temporal.namespace}'"):
         await check_home(other, pool)
     with pytest.raises(OtherNamespace):
-        await ActivityEnvironment().run(KeyActivities(other, database, Redactor()).expire_keys)
+        await ActivityEnvironment().run(KeyActivities(other, database, Redactor(), SILENT).expire_keys)
     claims = PostgresClaims(database_url(settings))
     async with Redrive(other, task_queue=settings.task_queue, registry=Registry(), claims=claims) as redrive:
         with pytest.raises(OtherNamespace):

@@ -1,5 +1,7 @@
 """The retry scheduler's settings have the specification's names."""
 
+import json
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def test_server_of_this_directorys_stack_is_found(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     with pytest.raises(Unavailable, match="RABBITMQ_URL"):
         RetrySettings().url(settings)
-    (tmp_path / "stack.json").write_text('{"brokers": {"rabbitmq": "amqp://here"}}')
+    (tmp_path / "stack.json").write_text(json.dumps({"pid": os.getpid(), "brokers": {"rabbitmq": "amqp://here"}}))
     with holding(tmp_path / "lock"):
         assert RetrySettings().url(settings) == "amqp://here"
     assert RetrySettings(rabbitmq_url="amqp://there").url(settings) == "amqp://there"

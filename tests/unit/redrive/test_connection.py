@@ -1,6 +1,7 @@
 """Which server is used: the one that is named, the stack of this directory or of one above it, or none."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ async def test_a_state_directory_is_this_stack_or_an_error(elsewhere: Path) -> N
     """Also while the stack starts, and when a killed one has left its addresses behind."""
     state = elsewhere / ".redrive"
     state.mkdir()
-    addresses = json.dumps({"temporal_address": "127.0.0.1:1", "database_url": "postgresql://here"})
+    addresses = json.dumps({"pid": os.getpid(), "temporal_address": "127.0.0.1:1", "database_url": "postgresql://here"})
     with holding(state / "lock"), pytest.raises(Unavailable, match="is starting"):
         await connect_temporal(Settings(**NOTHING))
     (state / "stack.json").write_text(addresses)

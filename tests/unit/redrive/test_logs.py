@@ -148,6 +148,23 @@ def test_outage_is_one_line_for_each_cause_and_interval() -> None:
     assert vars(later)["count"] == 5
 
 
+def test_outage_that_libraries_tell_of_is_one_line_without_a_traceback() -> None:
+    """The pool that cannot connect, and a workflow's failure that nobody reads any more."""
+    outages = Outages()
+    for logger, event in (("asyncpg.pool", "database.connection_failed"), ("asyncio", "task.abandoned")):
+        first, second = (_failure(ConnectionRefusedError(), logger) for _ in range(2))
+        assert (outages.filter(first), outages.filter(second)) == (True, False)
+        assert (first.getMessage(), first.exc_info) == (event, None)
+
+
+def test_outage_that_every_run_meets_is_one_line_with_a_count(lines: Lines) -> None:
+    """A thousand reports that the database missed are one line in the interval."""
+    for number in range(1000):
+        get_logger("redrive.test").warning("run.row_not_written", run_id=f"run-{number}", error_type="OSError")
+    (line,) = lines()
+    assert (line["event"], line["count"]) == ("run.row_not_written", 1)
+
+
 def test_bug_keeps_its_traceback() -> None:
     """What nobody raises on purpose is printed whenever it happens, as it is."""
     outages = Outages()

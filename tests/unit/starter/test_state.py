@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from redrive.errors import StackError
+from redrive.connection import embedded
+from redrive.errors import StackError, Unavailable
+from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo, StateDirectory, find_running
 
 INFO = StackInfo(
@@ -61,6 +63,15 @@ def test_starting_stack_is_not_found_yet(tmp_path: Path) -> None:
     (tmp_path / "stack.json").write_text("{}")
     with StateDirectory(tmp_path):
         assert find_running(tmp_path) is None
+
+
+def test_addresses_that_a_crashed_stack_left_are_not_those_of_the_one_that_starts(tmp_path: Path) -> None:
+    """The new one holds the lock and has not removed the file yet: a client is not led to the old addresses."""
+    with StateDirectory(tmp_path) as state:
+        state.write_info(INFO.model_copy(update={"pid": os.getpid() + 1}))
+        assert find_running(tmp_path) is None
+        with pytest.raises(Unavailable, match="is starting"):
+            embedded(Settings(state_dir=tmp_path), "Temporal", "TEMPORAL_ADDRESS", "temporal_address")
 
 
 def test_stack_of_another_version_is_named(tmp_path: Path) -> None:

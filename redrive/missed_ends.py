@@ -1,0 +1,108 @@
+"""Ends of runs that the database missed: it was down, or the worker was killed, when they were reported.
+
+Rows and keys that say that a run is open are compared with Temporal: one list call for many of them, and others only
+for those that it does not list as open.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.service import RPCError, RPCStatusCode
+
+from redrive.contracts import RunStatus
+from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
+from redrive.idempotency.postgres_claims import settle_key
+from redrive.idempotency.starts import outcome_of
+from redrive.postgres.tenancy import Pool
+from redrive.redaction.redactor import Redactor
+from redrive.store.keys import KeyRow, list_unheard
+from redrive.store.runs import UnheardRun, close_run, forget_run, list_unheard_runs
+from redrive.visibility import execution_status, runs_query
+
+AT_ONCE: Final = 200
+# A run that reported just now is most probably open.
+QUIET: Final = timedelta(seconds=10)
+_UNKNOWN: Final = "Temporal has no such run: it was never started, or is gone"
+
+
+@dataclass(frozen=True)
+class MissedRun:
+    """A row that says that its run is open; Temporal's word for it, or None if Temporal does not know the run."""
+
+    row: UnheardRun
+    status: RunStatus | None
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class MissedKey:
+    """A key in process whose run has ended with this status; None if Temporal does not know the run."""
+
+    row: KeyRow
+    status: RunStatus | None
+
+
+class MissedEnds:
+    """Find the ends that rows and keys have missed, and write them."""
+
+    def __init__(self, client: Client, pool: Pool, redactor: Redactor, quiet: timedelta = QUIET) -> None:
+        self._client = client
+        self._pool = pool
+        self._redactor = redactor
+        self._quiet = quiet
+
+    async def runs(self, tenant: str | None) -> AsyncIterator[MissedRun]:
+        """Find rows of runs."""
+        last = None
+        while rows := await list_unheard_runs(self._pool, tenant, self._quiet, AT_ONCE, last):
+            last = rows[-1]
+            still_open = await self._open_runs([row.run_id for row in rows])
+            for row in (row for row in rows if row.run_id not in still_open):
+                description = await self._description(row.run_id)
+                status = execution_status(description) if description else None
+                if status is None or status.closed:
+                    yield MissedRun(row, status, description.close_time if description else None)
+
+    async def settle_run(self, missed: MissedRun) -> None:
+        """Write a run's end. A row whose run is unknown to Temporal goes: nobody knows its end."""
+        if missed.status is None:
+            await forget_run(self._pool, missed.row)
+        else:
+            await close_run(self._pool, missed.row, missed.status, missed.closed_at)
+
+    async def keys(self, tenant: str | None) -> AsyncIterator[MissedKey]:
+        """Find keys. One without a run may be about to start it, unless it has expired."""
+        last = None
+        while rows := await list_unheard(self._pool, tenant, self._quiet, AT_ONCE, last):
+            last = rows[-1]
+            still_open = await self._open_runs([row.run_id for row in rows])
+            for row in (row for row in rows if row.run_id not in still_open):
+                description = await self._description(row.run_id)
+                status = execution_status(description) if description else None
+                if status.closed if status else row.expires_at <= datetime.now(UTC):
+                    yield MissedKey(row, status)
+
+    async def settle_key(self, missed: MissedKey) -> None:
+        """Write the end of a key's run."""
+        row, end = missed.row, Settlement(status=RunStatus.FAILED, error=_UNKNOWN)
+        if missed.status:
+            end = await without_secrets(await outcome_of(self._client, row.run_id, missed.status), self._redactor)
+        request = ClaimRequest.model_validate(row.model_dump(include=set(ClaimRequest.model_fields)))
+        await settle_key(self._pool, request, end)
+
+    async def _open_runs(self, run_ids: list[str]) -> set[str]:
+        """Return which of these runs Temporal lists as open."""
+        query = runs_query(tenant=None, status=None, pipeline=None, run_ids=run_ids)
+        listed = self._client.list_workflows(f"{query} AND ExecutionStatus = 'Running'")
+        return {execution.id async for execution in listed}
+
+    async def _description(self, run_id: str) -> WorkflowExecutionDescription | None:
+        try:
+            return await self._client.get_workflow_handle(run_id).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None

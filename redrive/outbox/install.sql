@@ -46,7 +46,9 @@ CREATE TABLE IF NOT EXISTS @schema@.outbox (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 CREATE INDEX IF NOT EXISTS outbox_pending ON @schema@.outbox (run_after, position)
-    WHERE status = 'pending' AND NOT waits AND deleted_at IS NULL;
+    WHERE status = 'pending' AND replay_request IS NULL AND NOT waits AND deleted_at IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_replayed ON @schema@.outbox (run_after, position)
+    WHERE status = 'pending' AND replay_request IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX IF NOT EXISTS outbox_followed ON @schema@.outbox (check_at) WHERE check_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS outbox_ordered ON @schema@.outbox (tenant, ordering_key, position)
     WHERE ordering_key IS NOT NULL AND ended_at IS NULL AND deleted_at IS NULL;
@@ -247,7 +249,14 @@ $$;
 -- For bridges: take rows that are due. They are locked until the transaction ends; a bridge that dies lets them go.
 CREATE OR REPLACE FUNCTION @schema@.outbox_take(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
     SELECT * FROM @schema@.outbox
-    WHERE status = 'pending' AND NOT waits AND deleted_at IS NULL AND run_after <= now()
+    WHERE status = 'pending' AND replay_request IS NULL AND NOT waits AND deleted_at IS NULL AND run_after <= now()
+    ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED
+$$;
+
+-- For bridges: the same for replays, which wait for a worker's answer and must not keep others from starting.
+CREATE OR REPLACE FUNCTION @schema@.outbox_take_replays(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM @schema@.outbox
+    WHERE status = 'pending' AND replay_request IS NOT NULL AND deleted_at IS NULL AND run_after <= now()
     ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED
 $$;
 
@@ -366,5 +375,5 @@ CREATE OR REPLACE FUNCTION @schema@.outbox_release_stuck() RETURNS bigint LANGUA
     SELECT count(*) FROM released
 $$;
 
-REVOKE ALL ON FUNCTION @schema@.enqueue, @schema@.outbox_replay, @schema@.outbox_take, @schema@.outbox_started,
+REVOKE ALL ON FUNCTION @schema@.enqueue, @schema@.outbox_replay, @schema@.outbox_take, @schema@.outbox_take_replays, @schema@.outbox_started,
     @schema@.outbox_not_started, @schema@.outbox_due, @schema@.outbox_follow, @schema@.outbox_release_stuck FROM PUBLIC;

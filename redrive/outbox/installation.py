@@ -10,7 +10,10 @@ DEFAULT_SCHEMA: Final = "redrive"
 # The release of `install.sql`, as its function outbox_version() tells it.
 VERSION: Final = 1
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_BRIDGE_FUNCTIONS: Final = ("take", "started", "not_started", "due", "follow", "release_stuck", "replay", "version")
+_BRIDGE_FUNCTIONS: Final = (
+    *("take", "take_replays", "started", "not_started"),
+    *("due", "follow", "release_stuck", "replay"),
+)
 
 
 def checked_schema(name: str) -> str:
@@ -28,7 +31,8 @@ def install_sql(schema: str) -> str:
 
 def producer_grants(schema: str, role: str) -> str:
     """Return the SQL that lets a role enqueue, and nothing else."""
-    return f"GRANT USAGE ON SCHEMA {schema} TO {_quoted(role)};\nGRANT EXECUTE ON FUNCTION {schema}.enqueue TO {_quoted(role)};\n"
+    to = _quoted(role)
+    return f"GRANT USAGE ON SCHEMA {schema} TO {to};\nGRANT EXECUTE ON FUNCTION {schema}.enqueue TO {to};\n"
 
 
 def operator_grants(schema: str, role: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -48,6 +48,23 @@ _REFUSED: Final = {"22023", "23505", "23514"}
 _NOT_THERE: Final = {"42883", "42P01", "3F000"}
 
 
+class RowOptions(TypedDict, total=False):
+    """What may be said of a row besides its pipeline and payload."""
+
+    key: str | None
+    """The same key again, with the same payload, is the same row and the same run."""
+    tenant: str
+    run_after: datetime | None
+    """The run does not start before this moment."""
+    ordering_key: str | None
+    """Rows with the same one run one after another, in the order in which their transactions commit."""
+    labels: Mapping[str, str] | None
+    correlation_id: str | None
+    user_id: str | None
+    schema: str
+    """The schema in which the outbox is installed."""
+
+
 @dataclass(frozen=True)
 class _Call:
     schema: str
@@ -58,31 +75,22 @@ class _Call:
         given = ", ".join(
             f"{name} => CAST({mark} AS {kind})" for (name, kind), mark in zip(_TYPES.items(), marks, strict=False)
         )
-        return f"SELECT {self.schema}.enqueue({given})"  # noqa: S608  # the schema's name is checked
+        return f"SELECT {self.schema}.enqueue({given})"
 
 
 async def enqueue(
     connection: Any,
     pipeline: str,
     payload: Mapping[str, Any] | BaseModel,
-    *,
-    key: str | None = None,
-    tenant: str = DEFAULT_TENANT,
-    run_after: datetime | None = None,
-    ordering_key: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    correlation_id: str | None = None,
-    user_id: str | None = None,
-    schema: str = DEFAULT_SCHEMA,
+    **options: Unpack[RowOptions],
 ) -> UUID:
     """Ask for a run of a pipeline in the connection's transaction, and return the row's id (`event_id`).
 
     The connection is one of asyncpg, an `AsyncConnection` of psycopg, or an `AsyncSession` or `AsyncConnection` of
     SQLAlchemy. The run starts when the transaction commits, not before `run_after`, and never if it rolls back.
-    The same key again, with the same payload, is the same row. Rows of one `ordering_key` run one after another.
     """
-    call = _call(schema, pipeline, payload, key, tenant, run_after, ordering_key, labels, correlation_id, user_id)
-    with _refusals(schema):
+    call = _call(pipeline, payload, options)
+    with _refusals(call.schema):
         match _driver(connection):
             case "asyncpg":
                 marks = (f"${number}" for number in range(1, len(_TYPES) + 1))
@@ -102,19 +110,11 @@ def enqueue_sync(
     connection: Any,
     pipeline: str,
     payload: Mapping[str, Any] | BaseModel,
-    *,
-    key: str | None = None,
-    tenant: str = DEFAULT_TENANT,
-    run_after: datetime | None = None,
-    ordering_key: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    correlation_id: str | None = None,
-    user_id: str | None = None,
-    schema: str = DEFAULT_SCHEMA,
+    **options: Unpack[RowOptions],
 ) -> UUID:
     """Do the same on a blocking connection: psycopg's `Connection`, or a `Session` or `Connection` of SQLAlchemy."""
-    call = _call(schema, pipeline, payload, key, tenant, run_after, ordering_key, labels, correlation_id, user_id)
-    with _refusals(schema):
+    call = _call(pipeline, payload, options)
+    with _refusals(call.schema):
         match _driver(connection):
             case "psycopg":
                 return _id(connection.execute(call.sql(f"%({name})s" for name in _TYPES), call.values).fetchone())
@@ -126,40 +126,36 @@ def enqueue_sync(
     )
 
 
-def _call(
-    schema: str,
-    pipeline: str,
-    payload: Mapping[str, Any] | BaseModel,
-    key: str | None,
-    tenant: str,
-    run_after: datetime | None,
-    ordering_key: str | None,
-    labels: Mapping[str, str] | None,
-    correlation_id: str | None,
-    user_id: str | None,
-) -> _Call:
+def _call(pipeline: str, payload: Mapping[str, Any] | BaseModel, options: RowOptions) -> _Call:
     """Check what a bridge would refuse later, while the caller can still do something about it."""
     document = check_payload(payload.model_dump(mode="json") if isinstance(payload, BaseModel) else payload)
-    check_identifiers(key=key, ordering_key=ordering_key, correlation_id=correlation_id, user_id=user_id)
+    tenant, key, run_after = options.get("tenant", DEFAULT_TENANT), options.get("key"), options.get("run_after")
+    ids = {
+        "ordering_key": options.get("ordering_key"),
+        "correlation_id": options.get("correlation_id"),
+        "user_id": options.get("user_id"),
+    }
+    check_identifiers(key=key, **ids)
     _check_names(pipeline=pipeline, tenant=tenant)
     if run_after is not None and run_after.tzinfo is None:
         raise InvalidInput(f"run_after: {run_after} has no time zone; write datetime.now(UTC) + …")
-    try:
-        named = _LABELS.validate_python(dict(labels or {}))
-    except ValidationError as error:
-        raise InvalidInput(f"labels: {validation_sentence(error)}") from None
     values = {
         "pipeline": pipeline,
         "payload": to_json(document).decode(),
         "key": key if key is None else check_key(key),
         "tenant": tenant,
         "run_after": run_after,
-        "ordering_key": ordering_key,
-        "labels": to_json(named).decode(),
-        "correlation_id": correlation_id,
-        "user_id": user_id,
+        "labels": to_json(_checked_labels(options.get("labels") or {})).decode(),
+        **ids,
     }
-    return _Call(checked_schema(schema), values)
+    return _Call(checked_schema(options.get("schema", DEFAULT_SCHEMA)), {name: values[name] for name in _TYPES})
+
+
+def _checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return _LABELS.validate_python(dict(labels))
+    except ValidationError as error:
+        raise InvalidInput(f"labels: {validation_sentence(error)}") from None
 
 
 def _check_names(**names: str) -> None:

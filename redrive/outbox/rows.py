@@ -14,7 +14,7 @@ from redrive.errors import EventNotFound, InvalidInput, NotConfigured
 from redrive.field_types import Moment
 from redrive.outbox.installation import VERSION, bridge_grants, checked_schema, install_sql
 from redrive.postgres.database import APP_ROLE, Database, connect
-from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor, select
+from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor
 from redrive.postgres.tenancy import Connection, Executor
 from redrive.postgres.values import Record, clean, json_text
 
@@ -140,9 +140,7 @@ class Outbox:
     def _missing(self) -> NotConfigured:
         return NotConfigured(f"there is no outbox in the schema {self.schema!r}: `redrive outbox install` makes it")
 
-    async def list_rows(
-        self, chosen: OutboxFilter, limit: int = 50, cursor: str | None = None
-    ) -> Page[OutboxRow]:
+    async def list_rows(self, chosen: OutboxFilter, limit: int = 50, cursor: str | None = None) -> Page[OutboxRow]:
         """Return the newest rows, after the cursor of the previous page."""
         check_limit(limit)
         query = Query(["deleted_at IS NULL"])

@@ -5,10 +5,14 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from temporalio.client import Client
 
+from redrive import Registry
 from redrive.outbox.rows import Outbox, install
+from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import owner_url
+from tests.integration.outbox.outbox_lab import OutboxLab
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,9 @@ async def outbox(team_url: str) -> AsyncIterator[Outbox]:
     await install(team_url, schema)
     async with Outbox(team_url, schema) as made:
         yield made
+
+
+@pytest.fixture
+def lab(outbox: Outbox, settings: Settings, temporal: Client, registry: Registry) -> OutboxLab:
+    """An outbox with a pipeline `order`."""
+    return OutboxLab(outbox, settings, temporal, registry)

@@ -283,12 +283,12 @@ CREATE OR REPLACE FUNCTION @schema@.outbox_not_started(p_event uuid, p_error tex
     WHERE old.event_id = p_event AND old.status = 'pending'
 $$;
 
--- For bridges: rows whose runs are to be asked about. The longer a run takes, the less often: as long as it has taken so far, at
--- most ten seconds; once it is parked, half a minute.
+-- For bridges: rows whose runs are to be asked about. The longer a run takes, the less often: after a quarter of the time that it
+-- has taken so far, at most ten seconds; once it is parked, half a minute.
 CREATE OR REPLACE FUNCTION @schema@.outbox_due(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
     UPDATE @schema@.outbox AS old SET
         check_at = clock_timestamp() + least(
-            greatest(clock_timestamp() - coalesce(old.failed_at, old.started_at), interval '250 ms'),
+            greatest((clock_timestamp() - coalesce(old.failed_at, old.started_at)) / 4, interval '250 ms'),
             CASE old.status WHEN 'failed' THEN interval '30 s' ELSE interval '10 s' END)
     WHERE old.event_id IN (
         SELECT event_id FROM @schema@.outbox WHERE check_at <= clock_timestamp()

@@ -26,7 +26,7 @@ class OutboxSettings(BaseSettings):
 
     database: SecretStr | None = Field(
         default=None,
-        validation_alias="REDRIVE_OUTBOX_DATABASE_URL",
+        validation_alias="OUTBOX_URL",
         description="the database that has the table; by default Redrive's own",
     )
     schema_name: Annotated[str, AfterValidator(_schema)] = Field(

@@ -36,6 +36,12 @@ async def outbox(team_url: str) -> AsyncIterator[Outbox]:
 
 
 @pytest.fixture
-def lab(outbox: Outbox, settings: Settings, temporal: Client, registry: Registry) -> OutboxLab:
+def outbox_lab(outbox: Outbox, settings: Settings, temporal: Client, registry: Registry) -> OutboxLab:
     """An outbox with a pipeline `order`."""
     return OutboxLab(outbox, settings, temporal, registry)
+
+
+@pytest.fixture
+def lab(outbox_lab: OutboxLab) -> OutboxLab:
+    """The same, under a short name."""
+    return outbox_lab

@@ -54,7 +54,7 @@ class OutboxLab:
 
     @contextlib.asynccontextmanager
     async def bridge(
-        self, limits: OutboxLimits | None = None, act: Callable[[Redrive], Redrive] = lambda made: made
+        self, limits: OutboxLimits | None = None, act: Callable[[Redrive], Any] = lambda made: made
     ) -> AsyncIterator[OutboxBridge]:
         """Run a bridge while the block lasts; leaving stops it as SIGTERM does."""
         claims = PostgresClaims(self.url)

@@ -94,9 +94,8 @@ async def test_row_follows_a_replay_and_a_discard_from_elsewhere(lab: OutboxLab,
             row = await lab.becomes(event_id, OutboxStatus.FAILED)
             letters[event_id] = LetterId(tenant=lab.tenant, run_id=row.run_id or "", step="ship")
         lab.is_broken = False
-        said = {"requested_by": "bob", "reason": "it is open again"}
-        await running.redrive.dead_letters.replay(letters[kept], **said)
-        await running.redrive.dead_letters.discard(letters[lost], **said)
+        await running.redrive.dead_letters.replay(letters[kept], requested_by="bob", reason="open again")
+        await running.redrive.dead_letters.discard(letters[lost], requested_by="bob", reason="closed for good")
         delivered = await lab.becomes(kept, OutboxStatus.DELIVERED)
         over = await eventually(lambda: _over(lab, lost))
     assert [each.replayed_by for each in delivered.failure_history] == ["bob"]

@@ -62,7 +62,7 @@ async def console(*, address: str | None = None) -> None:
 
     settings = read_settings() if address is None else read_settings(console_address=address)
     prepare(settings)
-    await serve(settings, read_environment(EventSettings))
+    await serve(settings, read_environment(EventSettings), read_environment(OutboxSettings))
 
 
 async def redis(*, stream: str | None = None, group: str | None = None, modules: str | None = None) -> None:

@@ -65,7 +65,8 @@ class OutboxConformanceLab(BridgeLab):
 
     async def held(self) -> int:
         free = """
-            WITH free AS (SELECT FROM {}.outbox WHERE status = 'pending' FOR UPDATE SKIP LOCKED) SELECT count(*) FROM free
+            WITH free AS (SELECT FROM {}.outbox WHERE status = 'pending' FOR UPDATE SKIP LOCKED)
+            SELECT count(*) FROM free
         """
         with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return await self.owed() - int(await self._lab.sql(free))

@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-quick: setup ## Compare with plain Temporal, DBOS and a hand-written run, 
 bench-bridges: setup ## Compare the retry scheduler with Celery on the same RabbitMQ (about 2 minutes)
 	$(BIN)/python -m tests.bench.rabbitmq
 
+bench-outbox: setup ## Compare the outbox with Procrastinate on the same PostgreSQL (about 3 minutes)
+	$(BIN)/python -m tests.bench.outbox
+
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
 	$(BIN)/python -m tests.bench.parked_memory
 
@@ -62,6 +65,9 @@ chaos: setup ## Every fault under runs, commands, cancels and resets; dying runs
 
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq
+
+chaos-outbox: setup ## Kill the bridge, a worker, PostgreSQL and Temporal under 10,000 rows of an outbox (up to 15 minutes)
+	$(BIN)/python -m tests.chaos.outbox
 
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
 	$(BIN)/python -m tests.chaos.bulk

@@ -51,10 +51,11 @@ Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
 class Broker(StrEnum):
-    """Brokers that have a bridge: its command, its server in a stack, its address in `stack.json`."""
+    """What has a bridge: its command, its server in a stack, its address in `stack.json`."""
 
     REDIS = "redis"
     RABBITMQ = "rabbitmq"
+    OUTBOX = "outbox"
 
 
 class Workflow(StrEnum):

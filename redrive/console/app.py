@@ -23,6 +23,7 @@ from redrive.console.api import (
     runs,
     schedules,
 )
+from redrive.console.api import outbox as outbox_rows
 from redrive.console.api.answers import describe
 from redrive.console.app_state import AppState
 from redrive.console.headers import SecurityHeaders
@@ -30,18 +31,21 @@ from redrive.console.problems import handle_errors
 from redrive.console.request_limits import BodyDeadline, BodyGuard
 from redrive.console.telemetry import Counting, Tracing
 from redrive.console.web import administration
+from redrive.outbox.settings import OutboxSettings
 from redrive.settings import Settings
 from redrive.tracing import is_on
 
 PREFIX = "/api/v1"
 
 
-def build_app(settings: Settings, events: EventSettings | None = None) -> FastAPI:
+def build_app(settings: Settings, events: EventSettings | None = None, outbox: OutboxSettings | None = None) -> FastAPI:
     """Build the application. Connections are made on first use.
 
-    Without settings of events, an event's type names its pipeline.
+    Without settings of events, an event's type names its pipeline; without those of the outbox, it is Redrive's own.
     """
-    app_state = AppState(settings, events or EventSettings.model_construct())
+    app_state = AppState(
+        settings, events or EventSettings.model_construct(), outbox or OutboxSettings.model_construct()
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -93,6 +97,7 @@ def _api() -> APIRouter:
         approvals.router,
         broker_records.router,
         broker_records.event_router,
+        outbox_rows.router,
         runs.modules_router,
         audit.router,
         access.router,

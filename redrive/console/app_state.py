@@ -23,6 +23,8 @@ from redrive.console.telemetry import RequestMetrics
 from redrive.console.web_ui import WebUi
 from redrive.contracts import Catalog
 from redrive.modules import hidden_names
+from redrive.outbox.rows import Outbox
+from redrive.outbox.settings import OutboxSettings
 from redrive.postgres.database import ACCESS_ROLE, Database
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
@@ -33,12 +35,13 @@ from redrive.store.bulk.plans import KnownSteps, plan_bulk
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
 _ACCESS_SIZE: Final = 5
+_OUTBOX_SIZE: Final = 4
 
 
 class AppState:
     """The connections of a console. Each is made on first use; the next use retries one that failed."""
 
-    def __init__(self, settings: Settings, events: EventSettings) -> None:
+    def __init__(self, settings: Settings, events: EventSettings, outbox: OutboxSettings) -> None:
         self.settings = settings
         self._events = events
         self.stopping = asyncio.Event()
@@ -51,6 +54,7 @@ class AppState:
         self.web_ui = WebUi(settings.web_ui_proxy) if settings.web_ui_proxy else None
         self._database = Database(database_url(settings))
         self._access = Database(access_database_url(settings), max_size=_ACCESS_SIZE, role=ACCESS_ROLE)
+        self.outbox = Outbox(outbox.url(settings), outbox.schema_name, max_size=_OUTBOX_SIZE)
         self._seal: Seal | None = None
         self.tenant_limits = TenantLimits(settings, self._database, self.temporal, self.metrics)
         self._client: Client | None = None
@@ -138,6 +142,7 @@ class AppState:
             await self._redrive.close()
         await self._access.close()
         await self.tenant_limits.close()
+        await self.outbox.close()
         await self._database.close()
 
 

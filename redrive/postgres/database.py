@@ -114,10 +114,11 @@ def _reason(error: Exception) -> str:
     return type(error).__name__
 
 
-async def open_pool(database_url: str, *, max_size: int = 10, role: str = APP_ROLE) -> Pool:
+async def open_pool(database_url: str, *, max_size: int = 10, role: str | None = APP_ROLE) -> Pool:
     """Open a pool whose connections use a role in the schema `redrive`, or raise `Unavailable`.
 
-    A login that can do more than the role works, with a warning.
+    A login that can do more than the role works, with a warning. Without a role it is somebody's own database: its
+    login decides.
     """
     with _refusals(database_url, role):
         pool: Pool = await asyncpg.create_pool(
@@ -129,7 +130,8 @@ async def open_pool(database_url: str, *, max_size: int = 10, role: str = APP_RO
             server_settings=_settings(role),
         )
         try:
-            await _warn_of_power(pool)
+            if role:
+                await _warn_of_power(pool)
         except BaseException:
             pool.terminate()
             raise
@@ -145,7 +147,9 @@ async def open_session(database_url: str) -> Session:
         )
 
 
-def _settings(role: str) -> dict[str, str]:
+def _settings(role: str | None) -> dict[str, str]:
+    if role is None:
+        return {"application_name": "redrive"}
     # As connection settings, not as statements: a pool resets a returned connection to these, and RESET ROLE
     # leads here and not to the login.
     return {"role": role, "search_path": f"{SCHEMA}, pg_temp", "application_name": "redrive"}
@@ -163,10 +167,12 @@ async def _warn_of_power(pool: Pool) -> None:
 
 
 @contextlib.contextmanager
-def _refusals(database_url: str, role: str) -> Iterator[None]:
+def _refusals(database_url: str, role: str | None) -> Iterator[None]:
     try:
         yield
     except asyncpg.InsufficientPrivilegeError as error:
+        if role is None:
+            raise unavailable(database_url, error) from None
         variable = "REDRIVE_ACCESS_DATABASE_URL" if role == ACCESS_ROLE else "DATABASE_URL"
         raise Unavailable(f"set {variable} to a login that may work as {role!r}: {error}") from None
     except asyncpg.InvalidParameterValueError as error:
@@ -237,7 +243,7 @@ class DeadlinePool:
 class Database:
     """Open the pool on first use; if that fails, the next use tries again. `deadline_pool` serves impatient callers."""
 
-    def __init__(self, url: str, *, max_size: int = 10, role: str = APP_ROLE) -> None:
+    def __init__(self, url: str, *, max_size: int = 10, role: str | None = APP_ROLE) -> None:
         self._url = url
         self._role = role
         self._max_size = max_size

@@ -11,6 +11,7 @@ from redrive.console.app import build_app
 from redrive.console.request_limits import guarded
 from redrive.errors import InvalidInput, Unavailable
 from redrive.logs import get_logger
+from redrive.outbox.settings import OutboxSettings
 from redrive.processes.program import run_program
 from redrive.settings import Settings, read_environment
 
@@ -30,10 +31,10 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(settings: Settings, events: EventSettings) -> None:
+async def serve(settings: Settings, events: EventSettings, outbox: OutboxSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     host, port = _address(settings.console_address)
-    app = build_app(settings, events)
+    app = build_app(settings, events, outbox)
     config = uvicorn.Config(
         app,
         http=guarded(settings.header_timeout, settings.max_connections, app.state.app_state.metrics),
@@ -64,7 +65,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 async def _serve(settings: Settings) -> None:
-    await serve(settings, read_environment(EventSettings))
+    await serve(settings, read_environment(EventSettings), read_environment(OutboxSettings))
 
 
 def main() -> None:

@@ -1,29 +1,23 @@
 """The process of a Redis bridge: settings, connections, one consumer. Any number may run side by side."""
 
-import asyncio
 import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
 
-from redrive import Redrive
 from redrive.bridges.events.intake import make_intake
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.redis.bridge import Limits, RedisBridge
 from redrive.bridges.redis.stream import EventStream
 from redrive.connection import database_url
-from redrive.errors import InvalidInput, Unavailable
+from redrive.errors import InvalidInput
 from redrive.keys import new_request_id
-from redrive.logs import get_logger
 from redrive.modules import load_modules
 from redrive.postgres.database import Database
 from redrive.processes.program import on_stop_signals, say_ready, until_signalled
+from redrive.processes.temporal import connect_redrive
 from redrive.settings import Settings
-
-CONNECT_INTERVAL = 2.0
-
-log = get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +25,7 @@ async def redis_bridge(settings: Settings, events: EventSettings) -> AsyncIterat
     """Build a bridge; it consumes when its `run` is called."""
     stream = _stream(events.url(settings), events)
     url = database_url(settings)
-    async with await _connect(settings) as redrive, Database(url) as database:
+    async with await connect_redrive(settings) as redrive, Database(url) as database:
         intake = make_intake(redrive, database, settings, events)
         limits = Limits(events.held, events.claim_idle, settings.shutdown_grace)
         try:
@@ -47,16 +41,6 @@ def _stream(url: str, events: EventSettings) -> EventStream:
     except ValueError as error:
         # Not the address itself: it may hold a password.
         raise InvalidInput("REDIS_URL: not an address like redis://user:password@host:6379/0") from error
-
-
-async def _connect(settings: Settings) -> Redrive:
-    """Wait for Temporal: a bridge may start before it, or while it restarts."""
-    while True:
-        try:
-            return await Redrive.connect(settings)
-        except Unavailable as error:
-            log.warning("bridge.waiting", operation="temporal", error=str(error))
-            await asyncio.sleep(CONNECT_INTERVAL)
 
 
 async def serve(settings: Settings, events: EventSettings) -> None:

@@ -13,6 +13,7 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
+from redrive import Redrive
 from redrive.connection import connect_temporal
 from redrive.errors import NotConfigured, Unavailable
 from redrive.logs import get_logger
@@ -76,6 +77,16 @@ async def connect_with_retries(settings: Settings, runtime: Runtime | None = Non
             raise
         except Unavailable as error:
             log.warning("worker.waiting", error=str(error))
+            await asyncio.sleep(CONNECT_INTERVAL)
+
+
+async def connect_redrive(settings: Settings) -> Redrive:
+    """Wait for Temporal: a bridge may start before it, or while it restarts."""
+    while True:
+        try:
+            return await Redrive.connect(settings)
+        except Unavailable as error:
+            log.warning("bridge.waiting", operation="temporal", error=str(error))
             await asyncio.sleep(CONNECT_INTERVAL)
 
 

@@ -75,6 +75,7 @@ app.command(
 app.command("redrive.starter.cli.servers:worker", help="Run a worker, until SIGTERM or Ctrl-C.")
 app.command(bridge := App(name="bridge", help="Take messages over from a broker, until SIGTERM or Ctrl-C."))
 bridge.command("redrive.starter.cli.servers:redis", help="Make a run of every event on a Redis stream.")
+bridge.command("redrive.starter.cli.servers:outbox", help="Make a run of every row of an outbox.")
 bridge.command("redrive.starter.cli.servers:rabbitmq", help="Retry failed messages in the queue that they came from.")
 app.command("redrive.starter.cli.servers:console", help="Serve the operators' API and pages, until SIGTERM or Ctrl-C.")
 app.command("redrive.starter.cli.tokens:app", name="tokens", help="API tokens: create them, list them, revoke them.")
@@ -96,6 +97,11 @@ app.command(
     "redrive.starter.cli.events.lists:app",
     name="events",
     help="Events from brokers: look at them, replay them, discard dead ones.",
+)
+app.command(
+    "redrive.starter.cli.outbox.lists:app",
+    name="outbox",
+    help="Rows of an outbox in your own database: install it, look at them, replay them.",
 )
 app.command(
     "redrive.starter.cli.messages:app", name="messages", help="Dead messages: list, show, replay or discard them."

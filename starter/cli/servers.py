@@ -6,6 +6,8 @@ Each imports its own program when it runs: the worker's, for one, takes a quarte
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import DEFAULT_TENANT
+from redrive.outbox.installation import checked_schema
+from redrive.outbox.settings import OutboxSettings
 from redrive.processes.program import prepare
 from redrive.settings import read_environment, read_settings
 
@@ -60,7 +62,7 @@ async def console(*, address: str | None = None) -> None:
 
     settings = read_settings() if address is None else read_settings(console_address=address)
     prepare(settings)
-    await serve(settings, read_environment(EventSettings))
+    await serve(settings, read_environment(EventSettings), read_environment(OutboxSettings))
 
 
 async def redis(*, stream: str | None = None, group: str | None = None, modules: str | None = None) -> None:
@@ -93,6 +95,33 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     changes = {name: value for name, value in {"stream": stream, "group": group}.items() if value is not None}
     prepare(settings)
     await serve(settings, read_environment(EventSettings, **changes))
+
+
+async def outbox(*, schema: str | None = None, modules: str | None = None) -> None:
+    """Make a run of every row of an outbox, and keep each row up with its run. Any number of bridges may run.
+
+    The table is made by `redrive outbox install`; rows by `redrive.enqueue(…)` in SQL or `redrive.outbox.enqueue` in
+    Python, inside your own transaction. Of each row one run starts, whatever crashes.
+
+    **Examples**
+
+    `redrive bridge outbox` takes from the outbox in Redrive's own database.
+
+    `OUTBOX_URL=postgresql://redrive@db.internal/shop redrive bridge outbox --schema jobs`
+
+    Parameters
+    ----------
+    schema
+        The schema that has the outbox; by default REDRIVE_OUTBOX_SCHEMA, or `redrive`.
+    modules
+        Python modules to import, separated by commas, to check payloads by.
+    """
+    from redrive.processes.outbox_bridge import serve  # noqa: PLC0415
+
+    settings = read_settings() if modules is None else read_settings(modules=modules)
+    changes = {} if schema is None else {"schema_name": checked_schema(schema)}
+    prepare(settings)
+    await serve(settings, read_environment(OutboxSettings, **changes))
 
 
 async def rabbitmq(*, tenant: str = DEFAULT_TENANT) -> None:

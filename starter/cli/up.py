@@ -34,7 +34,11 @@ from redrive.starter.stack.worker_files import LogTail, changed_files, event_for
 from redrive.store.access import LINK_LASTS
 
 Port = Annotated[int | None, Parameter(validator=Number(gte=1, lte=65535))]
-_BROKERS = {Broker.REDIS: ("Redis", REDIS_PORT), Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT)}
+_BROKERS = {
+    Broker.REDIS: ("Redis", REDIS_PORT),
+    Broker.RABBITMQ: ("RabbitMQ", RABBITMQ_PORT),
+    Broker.OUTBOX: ("outbox", 5432),
+}
 _HEAD = {"timestamp", "level", "event", "logger"}
 _LEVELS = {"info": "green", "warning": "yellow", "error": "red", "critical": "red"}
 _STYLES = {ChildState.READY: "green", ChildState.RESTARTING: "red", ChildState.STOPPED: "dim"}
@@ -95,6 +99,8 @@ async def up(
 
     `redrive up --with redis` also runs a Redis, and makes runs of the events on its stream.
 
+    `redrive up --with outbox` also makes an outbox in its PostgreSQL, and runs of its rows.
+
     `redrive up --with redis,rabbitmq` also runs a RabbitMQ, and the retry scheduler on it.
 
     Parameters
@@ -106,7 +112,8 @@ async def up(
         How many worker processes; 0 if you start them yourself with `redrive worker`.
     brokers
         Brokers to run as well, each with its bridge, separated by commas: `redis`, and `rabbitmq`, which is installed
-        if it is missing and can be. With REDIS_URL or RABBITMQ_URL set, only the bridge runs, on that server.
+        if it is missing and can be; or an `outbox`. With REDIS_URL, RABBITMQ_URL or OUTBOX_URL set, only the bridge
+        runs, on that server.
     reload
         Restart the workers when a file that they have loaded changes. Steps have ten seconds to finish; what is
         interrupted is tried again.

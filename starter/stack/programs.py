@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import Broker
+from redrive.outbox.settings import OutboxSettings
 from redrive.settings import read_environment
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.stack.children import Program
@@ -125,12 +126,16 @@ def chosen_brokers(names: str) -> Brokers:
 def _own_server(broker: Broker) -> SecretStr | None:
     if broker is Broker.REDIS:
         return read_environment(EventSettings).redis_url
+    if broker is Broker.OUTBOX:
+        return read_environment(OutboxSettings).database
     return read_environment(RetrySettings).rabbitmq_url
 
 
 async def find_servers(brokers: Brokers) -> dict[Broker, FoundServer]:
     """Find the programs of the stack's own brokers; a missing one may be installed."""
-    return {broker: await asyncio.to_thread(_find, broker) for broker, url in brokers.items() if url is None}
+    # An outbox is in the stack's own PostgreSQL.
+    own = [broker for broker, url in brokers.items() if url is None and broker is not Broker.OUTBOX]
+    return {broker: await asyncio.to_thread(_find, broker) for broker in own}
 
 
 def _find(broker: Broker) -> FoundServer:

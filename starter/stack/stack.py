@@ -23,7 +23,9 @@ from temporalio.envconfig import ClientConfigProfile
 
 from redrive.contracts import Broker
 from redrive.errors import RedriveError, StackError
-from redrive.settings import Settings
+from redrive.outbox.rows import install
+from redrive.outbox.settings import OutboxSettings
+from redrive.settings import Settings, read_environment
 from redrive.starter.stack.children import ChildStatus, Program, Supervisor
 from redrive.starter.stack.placement import (
     SHELTER,
@@ -187,6 +189,8 @@ class Stack:
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
         await migrate(_secret(self._info.owner_url))
+        if Broker.OUTBOX in self._brokers and self._brokers[Broker.OUTBOX] is None:
+            await install(_secret(self._info.owner_url), read_environment(OutboxSettings).schema_name)
         await self._supervisor.start(*self._own_programs(embedded_temporal=temporal is not None))
         self._undo.callback(self._withdraw)
         self._state.write_info(self.info)
@@ -257,7 +261,8 @@ class Stack:
             access_url=access,
             owner_url=owner,
             brokers={broker: url for broker, url in self._brokers.items() if url}
-            | {broker: SecretStr(server.url) for broker, server in brokers.items()},
+            | {broker: SecretStr(server.url) for broker, server in brokers.items()}
+            | {broker: app for broker, url in self._brokers.items() if broker is Broker.OUTBOX and not url},
             task_queue=self._settings.task_queue,
             modules=self._modules,
             workers=(),

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.rabbitmq.settings import RetrySettings
 from redrive.contracts import LABELS_ATTRIBUTE, SearchAttribute
+from redrive.outbox.settings import OutboxSettings
 from redrive.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -20,9 +21,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
-BRIDGES: dict[str, type[BaseSettings]] = {"bridge-redis": EventSettings, "bridge-rabbitmq": RetrySettings}
-# The console replays events, and has to know their pipelines.
-WITH_SETTINGS_OF_THEIR_OWN = BRIDGES | {"console": EventSettings}
+BRIDGES: dict[str, type[BaseSettings]] = {
+    "bridge-redis": EventSettings,
+    "bridge-rabbitmq": RetrySettings,
+    "bridge-outbox": OutboxSettings,
+}
+# The console replays events, and has to know their pipelines; it lists the rows of the outbox.
+WITH_SETTINGS_OF_THEIR_OWN: dict[str, tuple[type[BaseSettings], ...]] = {
+    **{name: (settings,) for name, settings in BRIDGES.items()},
+    "console": (EventSettings, OutboxSettings),
+    "outbox-install": (OutboxSettings,),
+}
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 # The embedded stack keeps its state there, and a profile is a file: neither exists in a container.
@@ -66,13 +75,15 @@ def copied_into_image() -> list[str]:
 
 
 def test_our_services_are_the_migration_the_worker_the_console_and_the_bridges() -> None:
-    """The stack runs five commands of ours from one image, tagged with the project's version."""
+    """The stack runs seven commands of ours from one image, tagged with the project's version."""
     assert {name: service["command"] for name, service in OURS.items()} == {
         "migrate": ["migrate"],
         "worker": ["worker"],
         "console": ["console"],
         "bridge-redis": ["bridge", "redis"],
         "bridge-rabbitmq": ["bridge", "rabbitmq"],
+        "outbox-install": ["outbox", "install"],
+        "bridge-outbox": ["bridge", "outbox"],
     }
     assert {service["image"] for service in OURS.values()} == {f"redrive:{PROJECT['version']}"}
 
@@ -80,8 +91,8 @@ def test_our_services_are_the_migration_the_worker_the_console_and_the_bridges()
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_every_variable_of_our_services_is_a_setting(name: str) -> None:
     """A variable that the settings do not know would be ignored in silence."""
-    own = environment_names(WITH_SETTINGS_OF_THEIR_OWN[name]) if name in WITH_SETTINGS_OF_THEIR_OWN else set()
-    assert set(OURS[name]["environment"]) - OF_TRACES <= environment_names(Settings) | own
+    own = (environment_names(settings) for settings in WITH_SETTINGS_OF_THEIR_OWN.get(name, ()))
+    assert set(OURS[name]["environment"]) - OF_TRACES <= environment_names(Settings).union(*own)
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -98,11 +109,11 @@ def test_the_worker_can_be_given_every_setting() -> None:
 
 def test_the_console_can_be_given_its_settings() -> None:
     """A setting that is the console's own is handed to it."""
-    assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE | {"REDRIVE_EVENTS_PIPELINES"}
+    assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE | {"REDRIVE_EVENTS_PIPELINES", "OUTBOX_URL"}
 
 
 def test_each_process_has_the_login_that_it_needs() -> None:
-    """Only the migration has the owner's login, only the console the one that lets people in."""
+    """Only what makes tables and ends has the owner's login, only the console the one that lets people in."""
     names = ("DATABASE_URL", "REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
     users = {
         service: [re.match(r"postgresql://(\w+):", given["environment"].get(name, "")) for name in names]
@@ -115,6 +126,8 @@ def test_each_process_has_the_login_that_it_needs() -> None:
         "console": ["redrive_app", "redrive_console", None],
         "bridge-redis": ["redrive_app", None, None],
         "bridge-rabbitmq": ["redrive_app", None, None],
+        "outbox-install": ["redrive_app", None, "redrive"],
+        "bridge-outbox": ["redrive_app", None, None],
     }
 
 
@@ -135,8 +148,10 @@ def test_a_bridge_can_be_given_every_setting_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", BRIDGES)
 def test_a_broker_and_its_bridge_come_with_a_profile_of_their_name(name: str) -> None:
     """Nobody gets a broker that was not asked for, nor one of them without the other."""
-    broker = name.removeprefix("bridge-")
-    assert [SERVICES[broker]["profiles"], SERVICES[name]["profiles"]] == [[broker], [broker]]
+    profile = name.removeprefix("bridge-")
+    # The outbox is in the stack's own PostgreSQL.
+    broker = "outbox-install" if profile == "outbox" else profile
+    assert [SERVICES[broker]["profiles"], SERVICES[name]["profiles"]] == [[profile], [profile]]
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - OURS.keys()))

@@ -7,30 +7,28 @@ that fails, or that crashes its consumers.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from redis.exceptions import RedisError, ResponseError
 
 from redrive.bridges.events.intake import Intake, Message, Problem, Reaction, judge
 from redrive.bridges.labels import Labels, labels_of, tenant_name
+from redrive.bridges.outages import Outages, Stopping, said
 from redrive.bridges.redis.stream import Entry, EventStream, is_group_gone
 from redrive.errors import InvalidInput, StepError, Terminal
 from redrive.events import Envelope
 from redrive.logs import get_logger
-from redrive.policy import EVENT, Curve, FullJitter, RetryPolicy
+from redrive.policy import EVENT, RetryPolicy
 from redrive.postgres.database import Database
 from redrive.store.events.dead import mirroring, not_mirrored
 
 log = get_logger(__name__)
-Result = TypeVar("Result")
 
 READ_WAIT: Final = timedelta(milliseconds=500)
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
-# How often to retry a dependency that is unavailable.
-OUTAGE: Final = Curve(base=timedelta(milliseconds=100), cap=timedelta(seconds=5), jitter=FullJitter(), max_attempts=1)
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ class Limits:
     claim_idle: timedelta = timedelta(minutes=1)
     shutdown_grace: timedelta = timedelta(seconds=10)
     policy: RetryPolicy = EVENT
-
-
-class Stopping(Exception):
-    """The bridge was told to stop while it waited for an unavailable dependency."""
 
 
 class RedisBridge:
@@ -61,6 +55,7 @@ class RedisBridge:
         self._held: dict[str, asyncio.Task[None]] = {}
         self._let_go = asyncio.Event()
         self._stop = asyncio.Event()
+        self._outages = Outages(stream.name, self._stop, _is_outage)
         self._claim_at = 0.0
 
     def stop(self) -> None:
@@ -72,10 +67,10 @@ class RedisBridge:
         """Consume until `stop`."""
         helpers = [asyncio.create_task(self._keep_held()), asyncio.create_task(self._sweep())]
         try:
-            await self._until_done("redis", self._join)
+            await self._outages.until_done("redis", self._join)
             log.info("bridge.started", source=self._stream.name)
             while not self._stop.is_set():
-                await self._until_done("redis", self._take_some)
+                await self._outages.until_done("redis", self._take_some)
         except Stopping:
             pass
         finally:
@@ -145,9 +140,9 @@ class RedisBridge:
         )
         problem = await self._take(message, entry.deliveries)
         if problem:
-            tenant, dead_id = await self._until_done("database", lambda: self._intake.bury(message, problem))
-            await self._until_done("redis", lambda: self._mirror(tenant, dead_id))
-        await self._until_done("redis", lambda: self._stream.acknowledge(entry.id))
+            tenant, dead_id = await self._outages.until_done("database", lambda: self._intake.bury(message, problem))
+            await self._outages.until_done("redis", lambda: self._mirror(tenant, dead_id))
+        await self._outages.until_done("redis", lambda: self._stream.acknowledge(entry.id))
 
     async def _take(self, message: Message, deliveries: int) -> Problem | None:
         """Accept a message, or return why not. One that was delivered too often is not read."""
@@ -164,14 +159,14 @@ class RedisBridge:
         """Try to make a message safe as often as its policy allows; return why it is not, and the attempts."""
         while True:
             try:
-                await self._until_done("servers", lambda: self._intake.accept(message, envelope))
+                await self._outages.until_done("servers", lambda: self._intake.accept(message, envelope))
             except Stopping:
                 raise
             except Exception as error:
                 if judge(error) is Reaction.REFUSE or tries >= self._limits.policy.max_attempts:
                     return error, tries
                 await self._back_off(error, tries)
-                again = await self._until_done("redis", lambda: self._stream.deliver_again(message.id))
+                again = await self._outages.until_done("redis", lambda: self._stream.deliver_again(message.id))
                 tries = again or tries + 1
             else:
                 return None
@@ -187,33 +182,7 @@ class RedisBridge:
             delay_ms=round(delay.total_seconds() * 1000),
             **failure.model_dump(mode="json", include={"category", "error_type", "error"}),
         )
-        await self._pause(delay)
-
-    async def _until_done(self, who: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something; while a dependency is unavailable, log it once and wait. Raises what waiting cannot fix."""
-        tries = 0
-        while True:
-            try:
-                result = await act()
-            except Exception as error:
-                if not (_is_broker_trouble(error) or judge(error) is Reaction.WAIT):
-                    raise
-                tries += 1
-                if tries == 1:
-                    log.warning("bridge.waiting", source=self._stream.name, operation=who, error=_said(error))
-                await self._pause(OUTAGE.delay(tries, random.random()))  # noqa: S311  # jitter
-            else:
-                if tries:
-                    log.info("bridge.back", source=self._stream.name, operation=who, attempt=tries + 1)
-                return result
-
-    async def _pause(self, delay: timedelta) -> None:
-        try:
-            async with asyncio.timeout(delay.total_seconds()):
-                await self._stop.wait()
-        except TimeoutError:
-            return
-        raise Stopping
+        await self._outages.pause(delay)
 
     async def _mirror(self, tenant: str, dead_id: str) -> None:
         """Add a recorded message to the stream of dead ones, unless it is there."""
@@ -240,7 +209,7 @@ class RedisBridge:
                 for tenant, dead_id in await not_mirrored(await self._database.pool(), self._stream.name):
                     await self._mirror(tenant, dead_id)
             except Exception as error:
-                if not (_is_broker_trouble(error) or judge(error) is Reaction.WAIT):
+                if not _is_outage(error):
                     log.error("bridge.sweep_failed", error_type=type(error).__name__, error=str(error))
             await asyncio.sleep(SWEEP_INTERVAL.total_seconds())
 
@@ -251,7 +220,7 @@ class RedisBridge:
             try:
                 await self._stream.keep(list(self._held))
             except (RedisError, OSError) as error:
-                log.debug("bridge.not_kept", source=self._stream.name, error=_said(error))
+                log.debug("bridge.not_kept", source=self._stream.name, error=said(error))
 
     async def _finish(self, helpers: list[asyncio.Task[None]]) -> None:
         self.stop()
@@ -264,15 +233,11 @@ class RedisBridge:
         try:
             await self._stream.leave()
         except (RedisError, OSError) as error:
-            log.debug("bridge.not_left", source=self._stream.name, error=_said(error))
+            log.debug("bridge.not_left", source=self._stream.name, error=said(error))
 
 
-def _is_broker_trouble(error: Exception) -> bool:
-    return isinstance(error, RedisError | OSError)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _is_outage(error: Exception) -> bool:
+    return isinstance(error, RedisError | OSError) or judge(error) is Reaction.WAIT
 
 
 def _worn_out(deliveries: int) -> StepError:

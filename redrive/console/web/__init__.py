@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from redrive.console.web import administration, broker_records, bulk, overview, run_starts, runs, schedules
+from redrive.console.web import administration, broker_records, bulk, outbox, overview, run_starts, runs, schedules
 from redrive.console.web import dead_letters as letters
 from redrive.console.web import edits as plans
 
@@ -27,7 +27,7 @@ class _Files(StaticFiles):
 
 def mount(app: FastAPI) -> None:
     """Add the pages and their assets: our own files and the htmx package."""
-    for part in (overview, plans, letters, broker_records, bulk, run_starts, runs, schedules, administration):
+    for part in (overview, plans, letters, outbox, broker_records, bulk, run_starts, runs, schedules, administration):
         app.include_router(part.router)
     app.mount(
         STATIC, _Files(directory=Path(__file__).parent / "static", packages=[("js_lib_htmx", "static")]), name="static"

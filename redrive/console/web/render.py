@@ -151,7 +151,7 @@ PLACES: Final = (
 
 
 # What an owner looks at for one tenant or for all.
-LISTS: Final = frozenset({*(place.path for place in PLACES), "/retrying"})
+LISTS: Final = frozenset({*(place.path for place in PLACES), "/retrying", "/events/outbox"})
 
 
 templates: Final = Environment(

@@ -100,6 +100,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/stored-events/{event_id}/replay"): Row(
         401, 403, 403, 400, 404, 400, WHY | {"projectors": ["nobody"]}
     ),
+    ("GET", "/api/v1/outbox"): READ,
+    # No outbox is installed here: there is no row of any name.
+    ("GET", "/api/v1/outbox/{event_id}"): Row(401, 404, 404, 404, 404, 404),
+    ("POST", "/api/v1/outbox/{event_id}/replay"): Row(401, 403, 403, 404, 404, 404, WHY),
     ("GET", "/api/v1/bulk"): READ,
     # An owner has to name the tenant of a bulk operation; a tenant without dead letters has nothing to plan.
     ("POST", "/api/v1/bulk/plan"): Row(401, 200, 200, 200, 400, 422, {"verb": "discard"}),
@@ -144,6 +148,8 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/events/dead/{dead_id}"): READ_ONE,
     ("POST", "/events/dead/{dead_id}/plan"): Row(401, 403, 403, 200, 404, 200),
     ("GET", "/events/{event_id}"): READ_ONE,
+    ("GET", "/events/outbox"): READ,
+    ("GET", "/events/outbox/{event_id}"): Row(401, 404, 404, 404, 404, 404),
     ("GET", "/messages"): READ,
     ("GET", "/messages/{message_id}"): READ_ONE,
     ("GET", "/bulk"): READ,

@@ -13,7 +13,11 @@ from redrive.starter.stack.programs import bridge_environment, bridge_program, c
 from redrive.starter.stack.rabbitmq import get_rabbitmq, keep_password, node_name
 from redrive.starter.stack.redis import RedisServer, find_redis
 
-URLS = {Broker.REDIS: "redis://10.0.0.5/0", Broker.RABBITMQ: "amqp://10.0.0.5"}
+URLS = {
+    Broker.REDIS: "redis://10.0.0.5/0",
+    Broker.RABBITMQ: "amqp://10.0.0.5",
+    Broker.OUTBOX: "postgresql://10.0.0.5/shop",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,7 @@ def no_servers_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", []),
         ("redis", [Broker.REDIS]),
         (" rabbitmq, ", [Broker.RABBITMQ]),
+        ("outbox", [Broker.OUTBOX]),
         ("rabbitmq,redis", [Broker.REDIS, Broker.RABBITMQ]),
     ],
 )
@@ -39,7 +44,7 @@ def test_brokers_are_chosen_by_name(words: str, brokers: list[Broker]) -> None:
 
 def test_unknown_broker_is_refused_by_name() -> None:
     """The refusal names those that there are."""
-    with pytest.raises(WrongUsage, match="--with 'kafka': not a broker that comes along; there are: redis, rabbitmq"):
+    with pytest.raises(WrongUsage, match=r"--with 'kafka': not a broker .* there are: redis, rabbitmq, outbox"):
         chosen_brokers("redis,kafka")
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
+from redrive.examples.site import serving
 from redrive.logs import configure_logging
 from redrive.modules import load_modules
 from redrive.postgres.database import Database
@@ -20,7 +21,7 @@ from redrive.settings import ServiceSettings, Settings, read_settings
 from redrive.starter.cli.runs.views import attempts_text, last_error, status_text
 from redrive.starter.cli.terminal import Listing, command_line, console
 from redrive.starter.cli.up import print_addresses
-from redrive.starter.demo import SCENES, Shop, as_told, at_rest, healed, replayed, rescue, serve_shop
+from redrive.starter.demo import SCENES, Shop, as_told, at_rest, healed, replayed, rescue
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo, find_running
 from redrive.worker import running_worker
@@ -83,13 +84,13 @@ async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | N
 async def _play(info: StackInfo) -> list[RunView]:
     """Run all scenes against the flaky shop, with the demo's own worker, which knows the shop's address."""
     load_modules(["redrive.examples"])
-    async with serve_shop(Shop()) as address:
+    async with serving(Shop().answer) as shop:
         settings = Settings(
             temporal_address=info.temporal_address,
             temporal_namespace=info.namespace,
             database_url=SecretStr(info.database_url.get_secret_value()),
             task_queue=TASK_QUEUE,
-            services={"shop": ServiceSettings(base_url=address)},
+            services={"shop": ServiceSettings(base_url=shop.url)},
         )
         async with running_worker(settings), Database(info.database_url.get_secret_value()) as database:
             redrive = await Redrive.connect(settings)

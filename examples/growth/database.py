@@ -6,6 +6,7 @@ Every statement can be repeated: it writes by a key of the domain, and what it w
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -47,6 +48,16 @@ _PUT_ARTIFACT: Final = """
     INSERT INTO growth.artifacts (mission_instance_id, service_id, external_id, type, content)
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (mission_instance_id, service_id, external_id, type) DO NOTHING
 """
+
+
+@dataclass(frozen=True)
+class ArtifactKey:
+    """What makes an artifact the same one: its mission, the service that made it, its id there, and its type."""
+
+    mission_instance_id: str
+    service_id: str
+    external_id: str
+    type: str
 
 
 class GrowthDatabase:
@@ -118,6 +129,6 @@ async def complete_stage(pool: Pool, instance: str, stage: str, suggestion: str)
         return int(await connection.fetchval(_PUT_PROGRESS, instance, len(STAGES)))
 
 
-async def put_artifact(pool: Pool, instance: str, service: str, external_id: str, kind: str, content: str) -> None:
-    """Keep an artifact, once for each mission, service, id of the service and type."""
-    await pool.execute(_PUT_ARTIFACT, instance, service, external_id, kind, content)
+async def put_artifact(pool: Pool, key: ArtifactKey, content: str) -> None:
+    """Keep an artifact, once for each key."""
+    await pool.execute(_PUT_ARTIFACT, *astuple(key), content)

@@ -13,7 +13,7 @@ from redrive import SERVICE_CALL, Hidden, ModuleContext, module
 from redrive.connectors.gitea import Gitea
 from redrive.connectors.llm import Budget, Llm, Usage
 from redrive.connectors.opencode import OpenCode
-from redrive.examples.growth.database import growth_database, open_mission, put_artifact
+from redrive.examples.growth.database import ArtifactKey, growth_database, open_mission, put_artifact
 
 MODEL = "stand-in"
 TOKENS_PER_RUN = 20_000
@@ -126,5 +126,6 @@ async def publish_plan(ctx: ModuleContext, given: ToPublish) -> Published:
     path = f"plans/{plan.message_id}.md"
     file = await Gitea(ctx.http.service("gitea")).create_file(given.user, given.repository, path, plan.text.encode())
     pool = await ctx.resource(growth_database).pool()
-    await put_artifact(pool, given.mission_instance_id, "opencode", plan.message_id, "interview-plan", plan.text)
+    key = ArtifactKey(given.mission_instance_id, "opencode", plan.message_id, "interview-plan")
+    await put_artifact(pool, key, plan.text)
     return Published(path=path, sha=file.sha, artifact=plan.message_id)

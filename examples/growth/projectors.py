@@ -5,7 +5,14 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, Field
 
 from redrive import EVENT, Event, ModuleContext, module
-from redrive.examples.growth.database import complete_stage, growth_database, put_artifact, put_scores, put_session
+from redrive.examples.growth.database import (
+    ArtifactKey,
+    complete_stage,
+    growth_database,
+    put_artifact,
+    put_scores,
+    put_session,
+)
 
 SERVICE = "interview"
 
@@ -94,6 +101,6 @@ async def artifact(ctx: ModuleContext, given: Given) -> Artifact:
     """Keep the interview's report: by (mission instance, service, the service's id, type)."""
     payload = given.event.payload
     pool = await ctx.resource(growth_database).pool()
-    kept = Artifact(external_id=payload.session_id, type="report")
-    await put_artifact(pool, payload.mission_instance_id, SERVICE, kept.external_id, kept.type, payload.report)
-    return kept
+    key = ArtifactKey(payload.mission_instance_id, SERVICE, payload.session_id, "report")
+    await put_artifact(pool, key, payload.report)
+    return Artifact(external_id=key.external_id, type=key.type)

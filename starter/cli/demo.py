@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from pydantic import SecretStr
 from rich.live import Live
 from rich.text import Text
@@ -33,7 +35,9 @@ INTERVAL = 0.2
 INTERRUPTED = 130
 
 
-async def demo(*, keep: bool = False) -> int:
+async def demo(
+    story: Annotated[Literal["growth"] | None, Parameter(name="STORY")] = None, /, *, keep: bool = False
+) -> int:
     """Watch real runs on a real Temporal server: some succeed, some succeed after retries, one is replayed.
 
     Starts the embedded stack unless `redrive up` is running, and a small shop that answers with 503s, a 429, a hang
@@ -46,8 +50,13 @@ async def demo(*, keep: bool = False) -> int:
 
     `redrive demo --keep` leaves the stack running, to show the runs in the Temporal Web UI.
 
+    `redrive demo growth` shows a whole platform in small: events from Redis, projectors, calls of four services, and
+    what happens when each of them fails.
+
     Parameters
     ----------
+    story
+        `growth`: the example of that name instead of the shop.
     keep
         Leave the stack running afterwards, until Ctrl-C.
     """
@@ -56,7 +65,17 @@ async def demo(*, keep: bool = False) -> int:
     # The dead letter is part of the demo: its alert is not an error.
     logging.getLogger("redrive.activities.alerts").setLevel(logging.CRITICAL)
     told = False
-    async with until_signalled(), _stack(read_settings()) as (info, stack):
+    async with until_signalled(), _stack(read_settings(), workers=0 if story else 1) as (info, stack):
+        if story == "growth":
+            # Here: otherwise its modules would be those of the shop's worker as well.
+            from redrive.starter.cli.growth_demo import print_environment, told_growth  # noqa: PLC0415
+
+            async with told_growth(info) as system:
+                told = True
+                if keep:
+                    print_environment(system)
+                    await asyncio.Event().wait()
+            return 0
         views = await _play(info)
         _summarise(info, views, stays=keep or stack is None)
         if not as_told(views):
@@ -69,7 +88,7 @@ async def demo(*, keep: bool = False) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
+async def _stack(settings: Settings, workers: int) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
     """Use the stack that is running here, or start one."""
     running = find_running(settings.state_dir)
     if running:
@@ -77,7 +96,7 @@ async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | N
         yield running, None
         return
     console.print("starting Temporal and PostgreSQL …")
-    async with Stack(settings) as stack:
+    async with Stack(settings, workers=workers) as stack:
         yield stack.info, stack
 
 

@@ -171,7 +171,8 @@ async def burst_of_duplicates(system: GrowthSystem) -> Facts:
         await system.acknowledged(entries)
         projected = await system.projected(ann)
     rows = {table: len(found) for table, found in (await system.state(ann)).items()}
-    return {"entries": len(entries), "grow_events": len(await system.stored(ann)), "projectors": projected, "rows": rows}
+    stored = len(await system.stored(ann))
+    return {"entries": len(entries), "grow_events": stored, "projectors": projected, "rows": rows}
 
 
 async def broken_token(system: GrowthSystem) -> Facts:
@@ -306,8 +307,8 @@ async def _unwritable_records(system: GrowthSystem) -> AsyncIterator[Callable[[]
     owner = await asyncpg.connect(system.owner_url)
 
     async def blocked() -> bool:
-        waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'redrive.dead_events'::regclass AND NOT granted)"
-        return bool(await owner.fetchval(waiting))
+        waiting = "SELECT FROM pg_locks WHERE relation = 'redrive.dead_events'::regclass AND NOT granted"
+        return bool(await owner.fetch(waiting))
 
     try:
         async with owner.transaction():

@@ -27,7 +27,7 @@ from redrive.processes.redis_bridge import redis_bridge
 from redrive.settings import ServiceSettings, Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.store.dead_letters.lists import list_letters
-from redrive.store.dead_letters.models import LetterRecord
+from redrive.store.dead_letters.models import LetterRow
 from redrive.store.events.dead import DeadEvent, DeadEventFilter, list_dead_events
 from redrive.store.events.records import EventFilter, EventRow, list_events, projections_of
 from redrive.worker import running_worker
@@ -134,7 +134,7 @@ class GrowthSystem:
 
         return await until(found, f"run {run_id}")
 
-    async def letters(self, candidate: Candidate) -> list[LetterRecord]:
+    async def letters(self, candidate: Candidate) -> list[LetterRow]:
         """Return the dead letters of a candidate's mission, by its label."""
         label = f"mission_instance_id={candidate.mission_instance_id}"
         page = await list_letters(await self.database.pool(), LetterFilter(tenant=TENANT, label=label))

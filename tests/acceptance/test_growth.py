@@ -29,9 +29,11 @@ async def system(stack: StackInfo, growth_url: str) -> AsyncIterator[GrowthSyste
     """The whole example, running."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, growth_url)
-        async with redis_for(stack, EventSettings(redis_url=None)) as redis_url:
-            async with running_system(stack, redis_url, growth_url) as running:
-                yield running
+        async with (
+            redis_for(stack, EventSettings(redis_url=None)) as redis_url,
+            running_system(stack, redis_url, growth_url) as running,
+        ):
+            yield running
 
 
 async def test_duplicate_run_command_does_not_duplicate_service_call(system: GrowthSystem) -> None:

@@ -47,7 +47,12 @@ class Services:
     places: dict[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        standing = {"interview": self.interview, "llm": self.llm, "opencode": self.opencode, "gitea": self.gitea}
+        standing: dict[str, StandIn] = {
+            "interview": self.interview,
+            "llm": self.llm,
+            "opencode": self.opencode,
+            "gitea": self.gitea,
+        }
         self.places.update({name: Place(service) for name, service in standing.items()})
 
     @property

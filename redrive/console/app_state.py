@@ -24,8 +24,10 @@ from redrive.modules import hidden_names
 from redrive.postgres.database import ACCESS_ROLE, Database
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
+from redrive.service_states import ServiceStates
 from redrive.settings import Settings
 from redrive.store.access import signing_key
+from redrive.worker_queries import service_states
 
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
@@ -53,6 +55,8 @@ class AppState:
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
+        self._services: tuple[float, ServiceStates] | None = None
+        self._asking = asyncio.Lock()
         self._run_redactor: tuple[Catalog, Redactor] | None = None
         self._connecting = asyncio.Lock()
 
@@ -101,6 +105,14 @@ class AppState:
         if self._catalog is None or now - self._catalog[0] > CATALOG_LASTS:
             self._catalog = (now, await (await self.redrive()).catalog())
         return self._catalog[1]
+
+    async def services(self) -> ServiceStates:
+        """Return how the workers' services do, cached for a few seconds: each query costs a workflow."""
+        async with self._asking:
+            if self._services is None or time.monotonic() - self._services[0] > CATALOG_LASTS:
+                found = await service_states(await self.temporal(), self.settings.task_queue)
+                self._services = (time.monotonic(), found)
+            return self._services[1]
 
     async def redactor_of_runs(self) -> Redactor:
         """Return the redactor for what runs hold: it also knows the modules' hidden fields."""

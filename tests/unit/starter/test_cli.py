@@ -210,6 +210,7 @@ COMMANDS = [
         "demo",
         "up",
         "modules",
+        "services",
         "worker",
         "migrate",
         "reconcile",

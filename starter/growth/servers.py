@@ -26,7 +26,7 @@ NAME: Final = "growth"
 async def keep_database(owner_url: str) -> str:
     """Create the example's database and its login on the stack's server, unless they are there; return its address."""
     parts = urlsplit(owner_url)
-    # The same at every call: a demo that still runs keeps its connections.
+    # Always the same: the login may be there from an earlier demo.
     password = hashlib.sha256(f"{NAME}:{parts.password}".encode()).hexdigest()
     try:
         connection = await asyncpg.connect(owner_url)
@@ -44,8 +44,7 @@ async def keep_database(owner_url: str) -> str:
 
 async def _create(connection: "asyncpg.Connection[asyncpg.Record]", password: str) -> None:
     if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", NAME):
-        await connection.execute(f"CREATE ROLE {NAME} LOGIN")
-    await connection.execute(f"ALTER ROLE {NAME} PASSWORD '{password}'")
+        await connection.execute(f"CREATE ROLE {NAME} LOGIN PASSWORD '{password}'")
     if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", NAME):
         await connection.execute(f"CREATE DATABASE {NAME} OWNER {NAME}")
 

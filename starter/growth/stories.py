@@ -95,6 +95,7 @@ async def failed_projector(system: GrowthSystem) -> Facts:
     await system.acknowledged([await system.emit(ann.completed(clarity=82, depth=64))])
     failed = await system.projected(ann)
     (event,) = await system.stored(ann)
+    letters = await until(lambda: system.letters(ann), "the dead letter, by its label")
     await open_mission(system.tables, ann.mission_instance_id, "interview", ann.user)
     command = _command("the mission exists now")
 
@@ -105,7 +106,12 @@ async def failed_projector(system: GrowthSystem) -> Facts:
 
     await until(accepted, "replay of the event")
     view = await system.settled(event.run_id)
-    return {"before": failed, "run": view.status.value, "after": await system.projections(ann)}
+    return {
+        "before": failed,
+        "dead letters by label": [letter.step for letter in letters],
+        "run": view.status.value,
+        "after": await system.projections(ann),
+    }
 
 
 async def repeated_prompt(system: GrowthSystem) -> Facts:
@@ -342,6 +348,7 @@ TESTS = (
         failed_projector,
         {
             "before": {"qscore": "succeeded", "service-session": "succeeded", "mission-stage": "failed"},
+            "dead letters by label": ["mission-stage"],
             "run": "SUCCESS",
             "after": PROJECTED,
         },

@@ -238,7 +238,12 @@ def _order(entry: str) -> tuple[int, ...]:
 async def running_system(info: StackInfo, redis_url: str, growth_url: str) -> AsyncIterator[GrowthSystem]:
     """Run services, a worker and a bridge on a stack. The worker reads GROWTH_DATABASE_URL by itself."""
     load_modules([MODULES])
-    events = EventSettings(redis_url=SecretStr(redis_url), stream=STREAM, tenant=TENANT)
+    events = EventSettings(
+        redis_url=SecretStr(redis_url),
+        stream=STREAM,
+        tenant=TENANT,
+        labels={"mission_instance_id": "mission_instance_id", "actor_key": "user_id"},
+    )
     redis = Redis.from_url(redis_url, protocol=2, decode_responses=True)
     tables = GrowthDatabase(growth_url)
     async with contextlib.AsyncExitStack() as opened:

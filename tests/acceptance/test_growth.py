@@ -59,6 +59,7 @@ async def test_dlq_replay_reprocesses_a_failed_event_and_updates_projector_statu
     """The failed projector and the one after it succeed; those before it are not touched."""
     facts = await stories.failed_projector(system)
     assert facts["before"] == {"qscore": "succeeded", "service-session": "succeeded", "mission-stage": "failed"}
+    assert facts["dead letters by label"] == ["mission-stage"]
     assert (facts["run"], facts["after"]) == ("SUCCESS", ALL)
 
 

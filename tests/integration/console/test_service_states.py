@@ -66,7 +66,10 @@ async def _status_of_a_stranger(app: object) -> int:
 async def test_overview_does_without_services(settings: Settings, make_token: MakeToken) -> None:
     """With no service that has a health path, there is nothing to show."""
     app = build_app(settings)
-    async with running_worker(settings, Registry()), app.router.lifespan_context(app):
-        async with client_of(app, await make_token(Role.VIEWER)) as viewer:
-            answer = await viewer.get("/overview/services")
+    async with (
+        running_worker(settings, Registry()),
+        app.router.lifespan_context(app),
+        client_of(app, await make_token(Role.VIEWER)) as viewer,
+    ):
+        answer = await viewer.get("/overview/services")
     assert (answer.status_code, "<table" in answer.text) == (200, False)

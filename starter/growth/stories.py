@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,20 +36,11 @@ async def duplicate_command(system: GrowthSystem) -> Facts:
     ann = Candidate.new()
     before = len(system.services.places["interview"].site.received)
 
-    async def send() -> str:
-        started = await system.redrive.start(
-            "interview-module",
-            ann.mission,
-            key=ann.key("workflow", "interview:run"),
-            tenant=TENANT,
-            user_id=ann.user,
-            labels=ann.labels,
-        )
-        return started.run_id
-
-    run_ids = set(await asyncio.gather(*(send() for _ in range(8))))
+    key = ann.key("workflow", "interview:run")
+    commands = [system.start("interview-module", ann, ann.mission, key=key) for _ in range(8)]
+    run_ids = set(await asyncio.gather(*commands))
     view = await system.settled(next(iter(run_ids)))
-    run_ids.add(await send())
+    run_ids.add(await system.start("interview-module", ann, ann.mission, key=key))
     calls = len(system.services.places["interview"].site.received) - before
     return {"commands": 9, "runs": len(run_ids), "status": view.status.value, "service calls": calls}
 
@@ -120,15 +112,7 @@ async def repeated_prompt(system: GrowthSystem) -> Facts:
     agent, places = system.services.opencode, system.services.places
     with _lost_once(system, "opencode", "prompt_async"), _lost_once(system, "gitea", "/contents/"):
         worked, posted = len(agent.worked), _count(places["gitea"].site.received, "POST", "/contents/plans")
-        started = await system.redrive.start(
-            "mission",
-            ann.mission,
-            key=ann.key("mission", "start"),
-            tenant=TENANT,
-            user_id=ann.user,
-            labels=ann.labels,
-        )
-        view = await system.settled(started.run_id)
+        view = await system.settled(await system.start("mission", ann, ann.mission, key=ann.key("mission", "start")))
     artifacts = (await system.state(ann))["artifacts"]
     files = [path for owner, _, path in system.services.gitea.files if owner == f"{ann.user}/work"]
     return {
@@ -146,18 +130,11 @@ async def stopped_service(system: GrowthSystem) -> Facts:
     ann = Candidate.new()
     site = system.services.places["interview"].site
     await site.stop()
-    started = await system.redrive.start(
-        "interview-module",
-        ann.mission,
-        key=ann.key("workflow", "interview:run"),
-        tenant=TENANT,
-        user_id=ann.user,
-        labels=ann.labels,
-    )
-    view = await system.settled(started.run_id)
+    run_id = await system.start("interview-module", ann, ann.mission, key=ann.key("workflow", "interview:run"))
+    view = await system.settled(run_id)
     (letter,) = await until(lambda: system.letters(ann), "the dead letter, by its label")
     await site.start()
-    after = await system.replay(started.run_id, "interview", "the interview service is back")
+    after = await system.replay(run_id, "interview", "the interview service is back")
     sessions = [session for session in system.services.interview.sessions.values() if session["user"] == ann.user]
     return {
         "run": view.status.value,
@@ -186,14 +163,12 @@ async def broken_token(system: GrowthSystem) -> Facts:
     ann = Candidate.new()
     server = system.services.gitea
     with _lost_once(system, "gitea", "/admin/users"), _token_that_breaks_after(system, f"/users/{ann.user}"):
-        started = await system.redrive.start(
-            "provision-workspace", _workspace(ann), tenant=TENANT, user_id=ann.user, labels=ann.labels
-        )
-        view = await system.settled(started.run_id)
+        run_id = await system.start("provision-workspace", ann, _workspace(ann))
+        view = await system.settled(run_id)
         (letter,) = await until(lambda: system.letters(ann), "the dead letter, by its label")
         there = _on_gitea(system, ann)
     server.token = gitea_service.TOKEN
-    after = await system.replay(started.run_id, "create-repository", "the token is fixed")
+    after = await system.replay(run_id, "create-repository", "the token is fixed")
     return {
         "steps": {step.name: step.status.value for step in view.steps},
         "create-user": [attempt.category.value for attempt in view.steps[0].attempts],
@@ -233,10 +208,10 @@ async def _with_mission(system: GrowthSystem) -> Candidate:
 
 async def _with_workspace(system: GrowthSystem) -> Candidate:
     candidate = Candidate.new()
-    started = await system.redrive.start("provision-workspace", _workspace(candidate), tenant=TENANT)
-    view = await system.settled(started.run_id)
+    run_id = await system.start("provision-workspace", candidate, _workspace(candidate))
+    view = await system.settled(run_id)
     if view.status is not RunStatus.SUCCESS:
-        raise RedriveError(f"run {started.run_id} is {view.status}: {view.error}")
+        raise RedriveError(f"run {run_id} is {view.status}: {view.error}")
     return candidate
 
 
@@ -272,7 +247,7 @@ def _count(requests: list[Request], method: str, part: str) -> int:
 
 
 @contextlib.contextmanager
-def _hook(system: GrowthSystem, service: str, lose: Callable[[Request], bool]) -> Any:
+def _hook(system: GrowthSystem, service: str, lose: Callable[[Request], bool]) -> Iterator[None]:
     """Decide which answers of a service are lost, besides those that are lost already."""
     place = system.services.places[service]
     former = place.lose
@@ -283,7 +258,7 @@ def _hook(system: GrowthSystem, service: str, lose: Callable[[Request], bool]) -
         place.lose = former
 
 
-def _lost_once(system: GrowthSystem, service: str, part: str) -> Any:
+def _lost_once(system: GrowthSystem, service: str, part: str) -> AbstractContextManager[None]:
     """Lose the answer to the first request that writes to such a path. What it asks for is done."""
     left = 1
 
@@ -296,7 +271,7 @@ def _lost_once(system: GrowthSystem, service: str, part: str) -> Any:
     return _hook(system, service, lose)
 
 
-def _token_that_breaks_after(system: GrowthSystem, part: str) -> Any:
+def _token_that_breaks_after(system: GrowthSystem, part: str) -> AbstractContextManager[None]:
     """Have Gitea refuse the token once such a path was read."""
 
     def rotate(request: Request) -> bool:

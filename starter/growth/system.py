@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import SecretStr
@@ -125,6 +126,15 @@ class GrowthSystem:
     replays: EventReplays
     owner_url: str
 
+    async def start(
+        self, pipeline: str, candidate: Candidate, payload: dict[str, Any], *, key: str | None = None
+    ) -> str:
+        """Start a run for a candidate, with their labels, and return its id."""
+        started = await self.redrive.start(
+            pipeline, payload, key=key, tenant=TENANT, user_id=candidate.user, labels=candidate.labels
+        )
+        return started.run_id
+
     async def settled(self, run_id: str) -> RunView:
         """Wait until a run has ended, or waits for an operator."""
 
@@ -168,7 +178,7 @@ class GrowthSystem:
     async def acknowledged(self, entries: Iterable[str]) -> None:
         """Wait until all of these are."""
         for entry in entries:
-            await until(lambda entry=entry: self.is_acknowledged(entry), f"acknowledgement of {entry}")  # type: ignore[misc]
+            await until(partial(self.is_acknowledged, entry), f"acknowledgement of {entry}")
 
     async def dead_entries(self, entry: str) -> int:
         """Return how often an entry is on the stream of dead ones."""

@@ -81,11 +81,7 @@ async def health(request: Request, app_state: TheAppState, caller: Reader, tenan
 @router.get("/overview/services")
 async def services(request: Request, app_state: TheAppState, caller: Reader) -> Response:
     """Show how the services do that steps call. A worker asks them: the page does not wait for it."""
-    try:
-        states = await app_state.services()
-    except (RedriveError, RPCError, TimeoutError):
-        states = None
-    return show(request, caller, "services.html", states=states)
+    return show(request, caller, "services.html", states=await app_state.services())
 
 
 async def _count(app_state: AppState, tenant: str | None, status: RunStatus) -> int:

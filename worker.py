@@ -30,6 +30,7 @@ from redrive.activities.maintenance import AuditAnchors, KeyActivities, Retentio
 from redrive.activities.module_threads import ModuleThreads
 from redrive.activities.run_records import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
+from redrive.activities.service_probes import ServiceProbes
 from redrive.activities.step_slots import StepSlots
 from redrive.activities.worker_health import StallGuard, keep_gauges
 from redrive.connection import database_url
@@ -61,6 +62,7 @@ from redrive.workflows.queries import (
     DescribeModules,
     ListBulkItems,
     PlanBulk,
+    ProbeServices,
     RecordCommand,
     ResolvePipeline,
 )
@@ -79,6 +81,7 @@ WORKFLOWS = [
     PurgeRecords,
     AnchorAudit,
     DescribeModules,
+    ProbeServices,
     RecordCommand,
     ResolvePipeline,
     PlanBulk,
@@ -162,13 +165,16 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
     """Return the activities of runs: steps, keys, the catalog, and the maintenance of their records."""
     steps = _step_activities(tools, slots)
     catalog = CatalogActivities(tools.registry, tools.settings.build_id)
-    alerts = AlertActivities(tools.http, tools.settings.alerts)
+    settings = tools.settings
+    probes = ServiceProbes(tools.http, settings.services, tools.redactor, private_addresses=settings.private_addresses)
+    alerts = AlertActivities(tools.http, settings.alerts)
     keys = KeyActivities(tools.client, tools.database, tools.redactor, alerts)
     return [
         steps.run_step,
         ends.record_end,
         catalog.describe_modules,
         catalog.resolve_pipeline,
+        probes.probe_services,
         keys.expire_keys,
         RetentionActivities(tools.database, tools.settings.retention).purge,
         AuditAnchors(tools.database, tools.http, tools.settings.audit_anchor).anchor_audit,

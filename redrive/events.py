@@ -19,18 +19,20 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from redrive.contracts import MESSAGE_ELEMENT_LIMIT, PAYLOAD_LIMIT, Name, Text255
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
-from redrive.field_types import HeaderText, Moment
-from redrive.keys import check_identifiers, check_key
+from redrive.field_types import HeaderText, LabelValue, Moment
+from redrive.keys import check_identifiers, check_key, shown_identifier
 
 ANY_TYPE: Final = "*"
 _ENVELOPE_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
+_LABEL: Final[TypeAdapter[str]] = TypeAdapter(LabelValue)
+_LARGEST_NUMBER: Final = 10**30
 
 
 def _key(value: str) -> str:
@@ -120,6 +122,26 @@ def pipeline_for(event_type: str, pipelines: Mapping[str, str]) -> str:
     """
     by_name = _NOT_IN_NAMES.sub("-", event_type.lower()).strip("-")
     return pipelines.get(event_type) or pipelines.get(ANY_TYPE) or by_name
+
+
+def event_labels(payload: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of an event's run: the fields of its payload by the names of the labels.
+
+    What is missing, cannot be a label, or looks like a secret is left out: no event is refused for it.
+    """
+    found = {name: _label(payload.get(field)) for name, field in fields.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _label(value: object) -> str | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST_NUMBER
+    if not is_number and not isinstance(value, str):
+        return None
+    try:
+        text = _LABEL.validate_python(str(value))
+    except ValidationError:
+        return None
+    return text if shown_identifier(text) == text else None
 
 
 def _digest(*parts: str) -> str:

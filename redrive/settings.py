@@ -69,6 +69,9 @@ class ServiceSettings(BaseModel):
     base_url: str
     token: SecretStr | None = None
     private_addresses: bool = Field(default=False, description="whether its name may lead to a private address")
+    health: str | None = Field(
+        default=None, pattern=r"^/[!-~]*$", description="the path of its health endpoint; none: it is not probed"
+    )
 
     @field_validator("token")
     @classmethod

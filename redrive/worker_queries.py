@@ -11,9 +11,11 @@ from redrive.categories import Category
 from redrive.contracts import Workflow
 from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_run_id
+from redrive.service_states import ServiceStates
 
 # A server that accepts connections but does not answer would block a caller for half a minute.
 SILENCE = timedelta(seconds=10)
+PROBE_TIMEOUT = timedelta(seconds=10)
 
 
 async def ask(
@@ -44,3 +46,9 @@ async def ask(
 def unavailable(error: RPCError) -> Unavailable:
     """Say that Temporal rejected the request."""
     return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")
+
+
+async def service_states(client: Client, task_queue: str) -> ServiceStates:
+    """Have a worker ask the services that have a health path, and return what it found."""
+    found: ServiceStates = await ask(client, task_queue, Workflow.PROBE_SERVICES, ServiceStates, timeout=PROBE_TIMEOUT)
+    return found

@@ -5,12 +5,8 @@ letter, fixes the input and replays the run.
 """
 
 import asyncio
-import contextlib
-import json
 from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
@@ -20,6 +16,7 @@ from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.dead_letters import LetterId
 from redrive.errors import RedriveError
+from redrive.examples.site import Answer, Request
 from redrive.postgres.database import Database
 from redrive.starter.cli.terminal import command_line, console
 from redrive.store.dead_letters.lists import get_letter
@@ -32,16 +29,6 @@ TIMEOUT = 15.0
 INTERVAL = 0.1
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The shop's answer."""
-
-    status: int
-    body: dict[str, Any]
-    headers: dict[str, str] = field(default_factory=dict)
-    after: float = 0
-
-
 class Shop:
     """Answer requests; count them by key and by path."""
 
@@ -51,13 +38,14 @@ class Shop:
         self._done: dict[str, Answer] = {}
         self._items: dict[str, str] = {}
 
-    def answer(self, path: str, key: str, body: dict[str, Any]) -> Answer:
+    def answer(self, request: Request) -> Answer:
         """Answer one request."""
+        path, key = request.path, request.headers.get("idempotency-key", "")
         self.calls[path] += 1
         self._tries[key] += 1
         run = key.partition(":")[0]
         if path == "/reserve":
-            self._items[run] = str(body.get("item", ""))
+            self._items[run] = str(request.document.get("item", ""))
         if key in self._done:
             return self._done[key]
         trouble = _trouble(path, self._items.get(run, ""), self._tries[key])
@@ -89,57 +77,6 @@ def _result(path: str, key: str) -> dict[str, Any]:
             return {"charge_id": f"chg-{number}"}
         case _:
             return {"tracking_id": f"trk-{number}"}
-
-
-@contextlib.asynccontextmanager
-async def serve_shop(shop: Shop) -> AsyncIterator[str]:
-    """Serve the shop on a free port of this machine and yield its address."""
-    connections: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task:
-            connections.add(task)
-            task.add_done_callback(connections.discard)
-        # Also a cancellation: asyncio's streams log a canceled connection as an error.
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await _converse(shop, reader, writer)
-        writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-
-
-async def _converse(shop: Shop, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    request, *lines = head.split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    path = request.split(" ")[1]
-    answer = shop.answer(path, headers.get("idempotency-key", ""), json.loads(body or b"{}"))
-    await asyncio.sleep(answer.after)
-    writer.write(_encoded(answer))
-    await writer.drain()
-
-
-def _encoded(answer: Answer) -> bytes:
-    content = json.dumps(answer.body).encode()
-    headers = {
-        "Content-Type": "application/json",
-        "Content-Length": str(len(content)),
-        "Connection": "close",
-        **answer.headers,
-    }
-    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
 @dataclass(frozen=True)

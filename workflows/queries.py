@@ -23,11 +23,14 @@ with workflow.unsafe.imports_passed_through():
     )
     from redrive.contracts import Activity, Catalog, Resolution, ResolveRequest, Workflow
     from redrive.dead_letters import RECORD_BEHIND, CommandRecorded, CommandRequest
+    from redrive.service_states import ServiceStates
     from redrive.workflows.inputs import NOTHING, read_input, read_no_input
     from redrive.workflows.records import is_behind, work_with_record
 
 
 CATALOG_TIMEOUT = timedelta(seconds=10)
+# A probe takes up to 5 s; all of them are made at once.
+PROBE_TIMEOUT = timedelta(seconds=8)
 BULK_TIMEOUT = timedelta(seconds=20)
 
 
@@ -42,6 +45,22 @@ class DescribeModules:
             Activity.DESCRIBE_MODULES, result_type=Catalog, start_to_close_timeout=CATALOG_TIMEOUT
         )
         return catalog
+
+
+@workflow.defn(name=Workflow.PROBE_SERVICES)
+class ProbeServices:
+    """Return how the services of a worker do."""
+
+    @workflow.run
+    async def run(self, raw: RawValue = NOTHING) -> ServiceStates:
+        read_no_input(raw)
+        states: ServiceStates = await workflow.execute_local_activity(
+            Activity.PROBE_SERVICES,
+            result_type=ServiceStates,
+            start_to_close_timeout=PROBE_TIMEOUT,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+        return states
 
 
 @workflow.defn(name=Workflow.RESOLVE_PIPELINE)

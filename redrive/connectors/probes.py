@@ -3,15 +3,14 @@
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from redrive.categories import TRANSIENT_CATEGORIES, Category
 from redrive.errors import ServiceError, Terminal
 from redrive.http import ServiceClient, ServiceResponse
-
-Availability = Literal["available", "degraded", "unavailable"]
+from redrive.service_states import Availability
 
 TIMEOUT: Final = timedelta(seconds=5)
 SLOW: Final = timedelta(seconds=2)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from redrive import Redrive
 from redrive.bridges.events.replays import EventReplays, make_replays
@@ -22,15 +23,18 @@ from redrive.console.seals import Seal
 from redrive.console.telemetry import RequestMetrics
 from redrive.console.web_ui import WebUi
 from redrive.contracts import Catalog
+from redrive.errors import RedriveError
 from redrive.modules import hidden_names
 from redrive.outbox.rows import Outbox
 from redrive.outbox.settings import OutboxSettings
 from redrive.postgres.database import ACCESS_ROLE, Database
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
+from redrive.service_states import ServiceStates
 from redrive.settings import Settings
 from redrive.store.access import signing_key
 from redrive.store.bulk.plans import KnownSteps, plan_bulk
+from redrive.worker_queries import service_states
 
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
@@ -60,6 +64,8 @@ class AppState:
         self._client: Client | None = None
         self._redrive: Redrive | None = None
         self._catalog: tuple[float, Catalog] | None = None
+        self._services: tuple[float, ServiceStates | None] | None = None
+        self._asking = asyncio.Lock()
         self._run_redactor: tuple[Catalog, Redactor] | None = None
         self._connecting = asyncio.Lock()
 
@@ -113,6 +119,23 @@ class AppState:
         """Return what a bulk operation would do."""
         planner = partial(plan_bulk, await self.pool(), KnownSteps.published(await self.catalog()))
         return await (await self.redrive()).bulk.plan(command, planner)
+
+    async def services(self) -> ServiceStates | None:
+        """Return how the workers' services do, or None if no worker answered.
+
+        Either is cached for a few seconds: each query costs a workflow, and without a worker a long wait.
+        """
+        async with self._asking:
+            if self._services is None or time.monotonic() - self._services[0] > CATALOG_LASTS:
+                found = await self._ask_for_services()
+                self._services = (time.monotonic(), found)
+            return self._services[1]
+
+    async def _ask_for_services(self) -> ServiceStates | None:
+        try:
+            return await service_states(await self.temporal(), self.settings.task_queue)
+        except (RedriveError, RPCError, TimeoutError):
+            return None
 
     async def redactor_of_runs(self) -> Redactor:
         """Return the redactor for what runs hold: it also knows the modules' hidden fields."""

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from pydantic import SecretStr
 from rich.live import Live
 from rich.text import Text
@@ -12,6 +14,7 @@ from rich.text import Text
 from redrive import Redrive
 from redrive.contracts import RunStatus, RunView, StepStatus
 from redrive.errors import RedriveError
+from redrive.examples.site import serving
 from redrive.logs import configure_logging
 from redrive.modules import load_modules
 from redrive.postgres.database import Database
@@ -20,7 +23,7 @@ from redrive.settings import ServiceSettings, Settings, read_settings
 from redrive.starter.cli.runs.views import attempts_text, last_error, status_text
 from redrive.starter.cli.terminal import Listing, command_line, console
 from redrive.starter.cli.up import print_addresses
-from redrive.starter.demo import SCENES, Shop, as_told, at_rest, healed, replayed, rescue, serve_shop
+from redrive.starter.demo import SCENES, Shop, as_told, at_rest, healed, replayed, rescue
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo, find_running
 from redrive.worker import running_worker
@@ -32,7 +35,9 @@ INTERVAL = 0.2
 INTERRUPTED = 130
 
 
-async def demo(*, keep: bool = False) -> int:
+async def demo(
+    story: Annotated[Literal["growth"] | None, Parameter(name="STORY")] = None, /, *, keep: bool = False
+) -> int:
     """Watch real runs on a real Temporal server: some succeed, some succeed after retries, one is replayed.
 
     Starts the embedded stack unless `redrive up` is running, and a small shop that answers with 503s, a 429, a hang
@@ -45,8 +50,13 @@ async def demo(*, keep: bool = False) -> int:
 
     `redrive demo --keep` leaves the stack running, to show the runs in the Temporal Web UI.
 
+    `redrive demo growth` shows a whole platform in small: events from Redis, projectors, calls of four services, and
+    what happens when each of them fails.
+
     Parameters
     ----------
+    story
+        `growth`: the example of that name instead of the shop.
     keep
         Leave the stack running afterwards, until Ctrl-C.
     """
@@ -55,7 +65,17 @@ async def demo(*, keep: bool = False) -> int:
     # The dead letter is part of the demo: its alert is not an error.
     logging.getLogger("redrive.activities.alerts").setLevel(logging.CRITICAL)
     told = False
-    async with until_signalled(), _stack(read_settings()) as (info, stack):
+    async with until_signalled(), _stack(read_settings(), workers=0 if story else 1) as (info, stack):
+        if story == "growth":
+            # Here: otherwise its modules would be those of the shop's worker as well.
+            from redrive.starter.cli.growth_demo import print_environment, told_growth  # noqa: PLC0415
+
+            async with told_growth(info) as system:
+                told = True
+                if keep:
+                    print_environment(system)
+                    await asyncio.Event().wait()
+            return 0
         views = await _play(info)
         _summarise(info, views, stays=keep or stack is None)
         if not as_told(views):
@@ -68,7 +88,7 @@ async def demo(*, keep: bool = False) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
+async def _stack(settings: Settings, workers: int) -> AsyncIterator[tuple[StackInfo, Stack | None]]:
     """Use the stack that is running here, or start one."""
     running = find_running(settings.state_dir)
     if running:
@@ -76,20 +96,20 @@ async def _stack(settings: Settings) -> AsyncIterator[tuple[StackInfo, Stack | N
         yield running, None
         return
     console.print("starting Temporal and PostgreSQL …")
-    async with Stack(settings) as stack:
+    async with Stack(settings, workers=workers) as stack:
         yield stack.info, stack
 
 
 async def _play(info: StackInfo) -> list[RunView]:
     """Run all scenes against the flaky shop, with the demo's own worker, which knows the shop's address."""
     load_modules(["redrive.examples"])
-    async with serve_shop(Shop()) as address:
+    async with serving(Shop().answer) as shop:
         settings = Settings(
             temporal_address=info.temporal_address,
             temporal_namespace=info.namespace,
             database_url=SecretStr(info.database_url.get_secret_value()),
             task_queue=TASK_QUEUE,
-            services={"shop": ServiceSettings(base_url=address)},
+            services={"shop": ServiceSettings(base_url=shop.url)},
         )
         async with running_worker(settings), Database(info.database_url.get_secret_value()) as database:
             redrive = await Redrive.connect(settings)

@@ -72,6 +72,10 @@ app.command(
     "redrive.starter.cli.runs.commands:modules",
     help="List the pipelines and modules that can be started, and their fields.",
 )
+app.command(
+    "redrive.starter.cli.services:services",
+    help="Show whether the services that steps call can be used.",
+)
 app.command("redrive.starter.cli.servers:worker", help="Run a worker, until SIGTERM or Ctrl-C.")
 app.command(bridge := App(name="bridge", help="Take messages over from a broker, until SIGTERM or Ctrl-C."))
 bridge.command("redrive.starter.cli.servers:redis", help="Make a run of every event on a Redis stream.")

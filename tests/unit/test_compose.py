@@ -109,7 +109,8 @@ def test_the_worker_can_be_given_every_setting() -> None:
 
 def test_the_console_can_be_given_its_settings() -> None:
     """A setting that is the console's own is handed to it."""
-    assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE | {"REDRIVE_EVENTS_PIPELINES", "OUTBOX_URL"}
+    own = {"REDRIVE_EVENTS_PIPELINES", "REDRIVE_EVENTS_LABELS", "OUTBOX_URL"}
+    assert set(OURS["console"]["environment"]) >= OF_THE_CONSOLE | own
 
 
 def test_each_process_has_the_login_that_it_needs() -> None:

@@ -22,7 +22,7 @@ from redrive.categories import TRANSIENT_CATEGORIES, Category
 from redrive.classify import classify
 from redrive.contracts import ERROR_TEXT_LIMIT
 from redrive.errors import InvalidInput, TooLarge
-from redrive.events import Envelope, event_document, event_id_for, parse_envelope, pipeline_for
+from redrive.events import Envelope, event_document, event_id_for, event_labels, parse_envelope, pipeline_for
 from redrive.logs import get_logger
 from redrive.policy import EVENT
 from redrive.postgres.database import Database
@@ -94,7 +94,7 @@ def judge(error: BaseException) -> Reaction:
 
 
 class Intake:
-    """Accept messages. `tenant` gets those that name none; `pipelines` are by event type."""
+    """Accept messages. `tenant` gets those that name none; `pipelines` are by event type; `label_fields` by label."""
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class Intake:
         *,
         tenant: str,
         pipelines: Mapping[str, str],
+        label_fields: Mapping[str, str],
         origin: str,
         redactor: Redactor,
     ) -> None:
@@ -110,6 +111,7 @@ class Intake:
         self._database = database
         self._tenant = tenant
         self._pipelines = pipelines
+        self._label_fields = label_fields
         self._origin = origin
         self._redactor = redactor
 
@@ -162,6 +164,7 @@ class Intake:
             correlation_id=event.correlation_id,
             user_id=event.user_id,
             event_id=event.id,
+            labels=self.run_labels(event),
         )
         if started.run_id != event.run_id:
             await put_run_of_event(await self._database.pool(), event, started.run_id)
@@ -170,6 +173,10 @@ class Intake:
     def pipeline(self, event: StoredEvent) -> str:
         """Return the pipeline of an event."""
         return pipeline_for(event.type, self._pipelines)
+
+    def run_labels(self, event: StoredEvent) -> dict[str, str]:
+        """Return the labels of an event's runs."""
+        return event_labels(event.payload, self._label_fields)
 
     async def bury(self, message: Message, problem: Problem) -> tuple[str, str]:
         """Record a message that was not accepted, unread, and return the record's tenant and id."""
@@ -220,6 +227,7 @@ def make_intake(redrive: Redrive, database: Database, settings: Settings, events
         database,
         tenant=events.tenant,
         pipelines=events.pipelines,
+        label_fields=events.labels,
         origin=f"redis:{events.stream}:{events.group}",
         redactor=settings.redactor(),
     )

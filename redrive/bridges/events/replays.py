@@ -204,6 +204,7 @@ class EventReplays:
             correlation_id=event.correlation_id,
             user_id=event.user_id,
             event_id=event.id,
+            labels=self._intake.run_labels(event),
         )
         await put_replay(await self._database.pool(), NewReplay(key, event.tenant, event.id, run_id, names), command)
         try:

@@ -3,12 +3,14 @@
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redrive.bridges.redis.stream import EVENT_LIMIT, KEPT
 from redrive.connection import embedded
 from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
+from redrive.field_types import LABEL_LIMIT, LabelName
+from redrive.logs import FIELDS
 from redrive.settings import Settings
 
 
@@ -25,6 +27,12 @@ class EventSettings(BaseSettings):
     )
     pipelines: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(
         default={}, validation_alias="REDRIVE_EVENTS_PIPELINES", description="by event type; `*` is any other"
+    )
+    labels: dict[LabelName, Text255] = Field(
+        default={},
+        max_length=LABEL_LIMIT,
+        validation_alias="REDRIVE_EVENTS_LABELS",
+        description="labels of the events' runs, and the payload's fields that they are read from",
     )
     held: int = Field(
         default=50, ge=1, le=10_000, validation_alias="REDRIVE_EVENTS_HELD", description="taken, not yet acknowledged"
@@ -43,6 +51,14 @@ class EventSettings(BaseSettings):
         validation_alias="REDRIVE_EVENTS_CLAIM_IDLE",
         description="how long a consumer may be silent before its entries are taken over",
     )
+
+    @field_validator("labels")
+    @classmethod
+    def _not_ours(cls, labels: dict[str, str]) -> dict[str, str]:
+        taken = sorted(labels.keys() & FIELDS.keys())
+        if taken:
+            raise ValueError(f"{taken[0]!r}: every log line has a field of this name; choose another")
+        return labels
 
     def url(self, settings: Settings) -> str:
         """Return the address of Redis: the configured one, or that of this directory's stack."""

@@ -78,6 +78,12 @@ async def health(request: Request, app_state: TheAppState, caller: Reader, tenan
     return show(request, caller, "health.html", pace=done, steps=steps, workers=polling)
 
 
+@router.get("/overview/services")
+async def services(request: Request, app_state: TheAppState, caller: Reader) -> Response:
+    """Show how the services do that steps call. A worker asks them: the page does not wait for it."""
+    return show(request, caller, "services.html", states=await app_state.services())
+
+
 async def _count(app_state: AppState, tenant: str | None, status: RunStatus) -> int:
     query = runs_query(tenant=tenant, status=status, pipeline=None)
     return (await (await app_state.temporal()).count_workflows(query, rpc_timeout=_TIMEOUT)).count

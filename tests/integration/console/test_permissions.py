@@ -139,6 +139,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/"): READ,
     ("GET", "/overview/runs"): READ,
     ("GET", "/overview/health"): READ,
+    ("GET", "/overview/services"): READ,
     ("GET", "/dead-letters"): READ,
     ("GET", "/app/admin/dlq"): READ,
     ("GET", "/dead-letters/{letter_id}"): READ_ONE,

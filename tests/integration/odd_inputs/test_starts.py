@@ -27,6 +27,7 @@ TAKE_NO_INPUT = {
     Workflow.ANCHOR_AUDIT,
     Workflow.DESCRIBE_MODULES,
     Workflow.EXPIRE_KEYS,
+    Workflow.PROBE_SERVICES,
     Workflow.PURGE_RECORDS,
 }
 

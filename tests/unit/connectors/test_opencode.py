@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from redrive.categories import Category
 from redrive.connectors.opencode import OpenCode, Session
 from redrive.errors import ServiceError, Terminal
+from redrive.examples.site import Request
 from tests.unit.connectors.conftest import ClientFactory
 from tests.unit.connectors.opencode_server import PASSWORD, Found, OpenCodeServer, api_error
 from tests.unit.redrive.conftest import Received, Server, reply
@@ -111,7 +112,7 @@ async def test_late_prompt_is_the_same_message(opencode: OpenCode, fake: OpenCod
     with pytest.raises(ServiceError, match="answered 504"):
         await opencode.ask(session, "Write a plan")
     await opencode.ask(session, "Write a plan")
-    fake._route(held[0])
+    fake.respond(Request(**vars(held[0])))
     assert fake.worked == ["Write a plan"]
     [sent] = [message for message in fake.messages[session.id] if message["info"]["role"] == "user"]
     assert [part["text"] for part in sent["parts"]] == ["Write a plan"]

@@ -15,6 +15,7 @@ from redrive.events import (
     dead_event_id_for,
     event_document,
     event_id_for,
+    event_labels,
     parse_envelope,
     pipeline_for,
 )
@@ -126,3 +127,27 @@ def test_ids_never_change() -> None:
     """Ids are stored: another way to compute them would store everything twice."""
     assert event_id_for("acme", "event:ada:1") == "event-vtccj42fzqoxtk6njbkvzoakmyuvok3a"
     assert dead_event_id_for("acme", "s", "1-1", b"{") == "dead-event-4onexairgmnlydn6ea2t4ghclkdwxe5g"
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("instance_1", "instance_1"),
+        (42, "42"),
+        (True, None),
+        (None, None),
+        (1.5, None),
+        ("", None),
+        ("two words", None),
+        ("a,b", None),
+        ("x" * 129, None),
+        ("\ud800", None),
+        ({"id": "x"}, None),
+        pytest.param(10**5000, None, id="huge"),
+        ("sk_live_51HqFakeFakeFakeFake", None),
+    ],
+)
+def test_labels_are_read_from_the_payload(value: object, label: str | None) -> None:
+    """What can be a label is one; anything else is left out, and nothing is refused for it."""
+    expected = {} if label is None else {"mission_id": label}
+    assert event_labels({"missionId": value}, {"mission_id": "missionId", "stage_id": "stageId"}) == expected

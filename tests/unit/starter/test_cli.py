@@ -168,6 +168,7 @@ def test_wrong_setting_is_named(
 EVENT_SETTINGS = [
     ("REDRIVE_EVENTS_HELD", "0"),
     ("REDRIVE_EVENTS_PIPELINES", "{"),
+    ("REDRIVE_EVENTS_LABELS", '{"run_id": "runId"}'),
     ("REDRIVE_EVENTS_TENANT", "No Such"),
     ("REDRIVE_EVENTS_CLAIM_IDLE", "PT0S"),
 ]
@@ -210,6 +211,7 @@ COMMANDS = [
         "demo",
         "up",
         "modules",
+        "services",
         "worker",
         "migrate",
         "reconcile",

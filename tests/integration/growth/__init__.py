@@ -1,0 +1,1 @@
+"""The example growth, part by part."""

@@ -278,6 +278,7 @@ class OperationKind(StrEnum):
 
     ACTIVITY = "activity"
     LOCAL_ACTIVITY = "local_activity"
+    MODULE = "module"
     CHILD = "child"
     WORKFLOW = "workflow"
 

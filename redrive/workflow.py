@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from temporalio.workflow import unsafe
 
-from redrive.modules import DEFAULT_REGISTRY, In, Module, Out, Registry
+from redrive.modules import DEFAULT_REGISTRY, In, Module, Out
 from redrive.plugin.module_steps import CURRENT
 from redrive.policy import RetryPolicy
 
@@ -41,8 +41,8 @@ async def run_module(
     return output
 
 
-def hosted(workflow_class: Workflow, registry: Registry = DEFAULT_REGISTRY) -> Workflow:
+def hosted(workflow_class: Workflow) -> Workflow:
     """Have Redrive's own worker run a workflow, beside the modules: `@hosted` above `@workflow.defn`."""
     if not unsafe.in_sandbox():
-        registry.workflows.append(workflow_class)
+        DEFAULT_REGISTRY.workflows.append(workflow_class)
     return workflow_class

@@ -7,8 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -16,6 +16,7 @@ from temporalio.exceptions import CancelledError, FailureError
 
 from redrive.dead_letters import (
     COMMANDS,
+    CommandRecorded,
     CommandRequest,
     Continue,
     Discard,
@@ -35,8 +36,8 @@ from redrive.dead_letters import (
 from redrive.plugin import reports
 from redrive.plugin.operations import Misfit, Operation, causes
 from redrive.plugin.options import Options
-
-BEHIND_INTERVAL: Final = timedelta(seconds=1)
+from redrive.workflows.records import until_current
+from redrive.workflows.run_state import newer_revision
 
 
 @dataclass
@@ -135,23 +136,25 @@ class Parking:
         while True:
             await workflow.wait_condition(lambda: bool(parked.commands))
             given = parked.commands.popleft()
-            request = CommandRequest(
-                letter=parked.letter,
-                command=given,
-                cycle=parked.cycle,
-                revision=self._next_revision(),
-                refusal=_refusal(parked.operation, given),
-                steps=[],
+            recorded = await until_current(
+                partial(self._recorded, parked, given), partial(self._report, parked, parked.error, again=True)
             )
-            recorded = await reports.record_command(request)
-            if recorded is None:
-                # The record was not written yet, or says something else: what the workflow says counts.
-                parked.commands.appendleft(given)
-                await self._report(parked, parked.error, again=True)
-                await workflow.sleep(BEHIND_INTERVAL)
-            elif recorded.command:
-                parked.revision, parked.request_id = request.revision, given.request_id
+            if recorded.command:
                 return recorded.command
+
+    async def _recorded(self, parked: Parked, given: LetterCommand) -> CommandRecorded | None:
+        request = CommandRequest(
+            letter=parked.letter,
+            command=given,
+            cycle=parked.cycle,
+            revision=self._next_revision(),
+            refusal=_refusal(parked.operation, given),
+            steps=[],
+        )
+        recorded = await reports.record_command(request)
+        if recorded and recorded.command:
+            parked.revision, parked.request_id = request.revision, given.request_id
+        return recorded
 
     async def _failed_again(self, parked: Parked, error: FailureError) -> None:
         """Open the next cycle, unless the error is one that the code expects."""
@@ -177,8 +180,7 @@ class Parking:
         task.add_done_callback(self._endings.discard)
 
     def _next_revision(self) -> int:
-        """Return the number of the next report: larger than all before, also after a reset to an older history."""
-        self._revision = max(self._revision + 1, int(workflow.now().timestamp() * 1_000_000))
+        self._revision = newer_revision(self._revision, workflow.now())
         return self._revision
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from redrive import STEP, Hidden, ModuleContext, Registry, Terminal, Transient
+from redrive import STEP, Hidden, ModuleContext, Pipeline, Registry, Terminal, Transient
 from redrive.plugin import errors_raised
 from redrive.workflow import run_module
 
@@ -146,11 +146,17 @@ class Careful:
             self._profiles.append((await run_module(fetch_profile, given)).name)
         return self._profiles
 
+    @workflow.query
+    def count(self) -> int:
+        """Tell how many profiles there are."""
+        return len(self._profiles)
+
     @workflow.signal
     async def look(self, user: dict[str, Any]) -> None:
         """Fetch the profile."""
         self._profiles.append((await run_module(fetch_profile, User.model_validate(user))).name)
 
 
+Pipeline("profiles", fetch_profile, registry=REGISTRY)
 WORKFLOWS: list[type] = [Onboarding, Loop, Careful]
 REGISTRY.workflows += WORKFLOWS

@@ -12,6 +12,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, Work
 from temporalio.worker import Replayer, Worker
 
 from redrive import Redrive
+from redrive.contracts import RunStatus
 from redrive.dead_letters import LetterStatus
 from redrive.payloads import data_converter
 from redrive.plugin import DeadLetters
@@ -139,7 +140,7 @@ async def test_edits_and_policies_are_checked_and_carried_out(hosted: Modules) -
     hosted.world.broken = {"fetch-profile"}
     handle = await hosted.start(modules.Onboarding.run, hosted.user())
     [letter] = await hosted.parked(handle)
-    refusals = {
+    refusals: dict[str, dict[str, Any]] = {
         "input_patch.agee: 'fetch-profile' reads no such field": {"input_patch": {"agee": 1}},
         "input_patch: the edited input does not fit 'fetch-profile': age": {"input_patch": {"age": "old"}},
         "policy: max_attempts": {"policy": {"max_attempts": 0}},
@@ -202,7 +203,11 @@ async def test_errors_are_raised_where_the_code_wants_them_and_a_canceled_workfl
     """Modules also run in signal handlers, and after the cancellation."""
     handle = await hosted.start(modules.Careful.run, hosted.user())
     await handle.signal(modules.Careful.look, hosted.user(name="bob"))
-    await eventually(lambda: _called(hosted, "fetch-profile", 1))
+
+    async def has_both() -> bool:
+        return await handle.query(modules.Careful.count) == 2
+
+    await eventually(has_both)
     await handle.cancel()
     assert sorted(await handle.result()) == ["ada, 36", "bob, 36", "refused"]
     assert await hosted.letters(handle) == []
@@ -219,6 +224,18 @@ async def test_a_canceled_workflow_closes_the_dead_letters_of_its_modules(hosted
         await handle.result()
     await hosted.closed(handle, LetterStatus.DISCARDED)
     await hosted.replays(handle)
+
+
+async def test_pipelines_beside_such_workflows_park_as_ever(hosted: Modules) -> None:
+    """A pipeline run is left alone by what lets workflows park."""
+    hosted.world.broken = {"fetch-profile"}
+    run_id = (await hosted.redrive.start("profiles", hosted.user())).run_id
+    handle = hosted.client.get_workflow_handle(run_id)
+    [letter] = await hosted.parked(handle)
+    assert letter["step"] == "fetch-profile"
+    hosted.world.broken = set()
+    assert (await hosted.command(letter, "replay")).accepted
+    assert (await hosted.redrive.result(run_id)).status is RunStatus.SUCCESS
 
 
 async def test_a_project_s_own_worker_has_modules_run_by_redrive_s(users: Modules) -> None:

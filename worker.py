@@ -32,6 +32,7 @@ from redrive.activities.run_records import RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.step_slots import StepSlots
 from redrive.activities.worker_health import StallGuard, keep_gauges
+from redrive.activities.workflow_tasks import WorkflowTasks
 from redrive.connection import database_url
 from redrive.contracts import DEBUG_TIMEOUT, SearchAttribute
 from redrive.errors import InvalidInput
@@ -178,7 +179,8 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
     """Return the activities of runs: steps, keys, the catalog, and the maintenance of their records."""
     steps = _step_activities(tools, slots)
     catalog = CatalogActivities(tools.registry, tools.settings.build_id)
-    keys = KeyActivities(tools.client, tools.database, tools.redactor)
+    tasks = WorkflowTasks(tools.client, _letter_signals(tools), tools.redactor)
+    keys = KeyActivities(tools.client, tools.database, tools.redactor, tasks=tasks)
     return [
         steps.run_step,
         ends.record_end,
@@ -209,12 +211,23 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
     )
 
 
+def _letter_records(tools: Tools) -> LetterRecords:
+    return LetterRecords(tools.database, _follow_ups(tools), tools.redactor, tools.metrics)
+
+
+def _letter_signals(tools: Tools) -> LetterSignals:
+    return LetterSignals(tools.client, _letter_records(tools), tools.redactor, task_queue=tools.settings.task_queue)
+
+
+def _follow_ups(tools: Tools) -> FollowUps:
+    settings = tools.settings
+    return FollowUps(tools.client, tools.database, task_queue=settings.task_queue, window=settings.alerts.window)
+
+
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
     """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
-    follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
-    records = LetterRecords(database, follow_ups, redactor, tools.metrics)
-    signals = LetterSignals(client, records, redactor, task_queue=settings.task_queue)
+    follow_ups, records, signals = _follow_ups(tools), _letter_records(tools), _letter_signals(tools)
     checks = CommandChecks(tools.registry, redactor)
     commands = CommandActivities(
         client,

@@ -21,6 +21,7 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.activities.alerts import post_signed
+from redrive.activities.workflow_tasks import WorkflowTasks
 from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, RunStatus, SweepInput
 from redrive.home import check_home
 from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
@@ -54,8 +55,16 @@ log = get_logger(__name__)
 class KeyActivities:
     """Maintain keys."""
 
-    def __init__(self, client: Client, database: Database, redactor: Redactor, quiet: timedelta = QUIET) -> None:
+    def __init__(
+        self,
+        client: Client,
+        database: Database,
+        redactor: Redactor,
+        quiet: timedelta = QUIET,
+        tasks: WorkflowTasks | None = None,
+    ) -> None:
         self._client = client
+        self._tasks = tasks
         self._database = database
         self._redactor = redactor
         self._quiet = quiet
@@ -68,6 +77,8 @@ class KeyActivities:
         sweep = KeySweep(
             runs=await self._settle_runs(), settled=await self._settle_unheard(), deleted=await self._delete_expired()
         )
+        if self._tasks:
+            await self._tasks.sweep(pool)
         await self._reconcile(pool)
         await delete_unheard(pool)
         log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)

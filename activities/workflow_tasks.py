@@ -68,7 +68,7 @@ class WorkflowTasks:
                 if letter.workflow_id not in opened:
                     await self._open(pool, letter)
         except RPCError as error:
-            # A server of before 1.30 does not know the attribute.
+            # A server that does not know the attribute.
             if error.status is not RPCStatusCode.INVALID_ARGUMENT:
                 raise
 

@@ -6,7 +6,7 @@ Any number may run side by side; none keeps state that another needs.
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -33,8 +33,9 @@ from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.service_probes import ServiceProbes
 from redrive.activities.step_slots import StepSlots
 from redrive.activities.worker_health import StallGuard, keep_gauges
+from redrive.activities.workflow_tasks import WorkflowTasks
 from redrive.connection import database_url
-from redrive.contracts import DEBUG_TIMEOUT
+from redrive.contracts import DEBUG_TIMEOUT, SearchAttribute
 from redrive.errors import InvalidInput
 from redrive.fairness import keep_weights, overflow_queue, slots_to_reserve
 from redrive.home import check_home
@@ -42,6 +43,9 @@ from redrive.http import new_http_client
 from redrive.logs import get_logger
 from redrive.metrics import BUCKETS, Metrics
 from redrive.modules import DEFAULT_REGISTRY, Registry, authors_files, load_modules
+from redrive.plugin.interceptors import ParkingInterceptor
+from redrive.plugin.options import Options
+from redrive.plugin.reports import ReportActivities
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.processes.program import run_program, say_ready, until_signalled
 from redrive.processes.temporal import connect_with_retries, core_logging, workflow_runner
@@ -89,6 +93,8 @@ WORKFLOWS = [
     DescribeBulk,
     ListBulkItems,
 ]
+# In workflows that module authors have this worker run, modules park, and nothing else does.
+HOSTED = Options(workflows=(), children=False, tenant_attribute=SearchAttribute.TENANT, task_queue=None)
 HOME_TIMEOUT = timedelta(seconds=3)
 # Workflow tasks and local activities at once, besides those of fast steps.
 OTHER_TASKS = 100
@@ -122,10 +128,19 @@ def build_worker(tools: Tools, slots: StepSlots, ends: RunEnds) -> Worker:
     return Worker(
         tools.client,
         task_queue=settings.task_queue,
-        workflows=WORKFLOWS,
-        activities=[*_run_activities(tools, slots, ends), *_letter_activities(tools), *_bulk_activities(tools)],
+        workflows=[*WORKFLOWS, *tools.registry.workflows],
+        activities=[
+            *_run_activities(tools, slots, ends),
+            *_letter_activities(tools),
+            *_bulk_activities(tools),
+            *_report_activities(tools),
+        ],
         workflow_runner=workflow_runner(ends.left),
-        interceptors=[OneInput(), *([LongSteps()] if tools.debug else [])],
+        interceptors=[
+            OneInput(),
+            *([ParkingInterceptor(HOSTED)] if tools.registry.workflows else []),
+            *([LongSteps()] if tools.debug else []),
+        ],
         debug_mode=tools.debug,
         build_id=settings.build_id,
         max_concurrent_activities=settings.max_concurrent_steps,
@@ -168,7 +183,8 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
     settings = tools.settings
     probes = ServiceProbes(tools.http, settings.services, tools.redactor, private_addresses=settings.private_addresses)
     alerts = AlertActivities(tools.http, settings.alerts)
-    keys = KeyActivities(tools.client, tools.database, tools.redactor, alerts)
+    tasks = WorkflowTasks(tools.client, _letter_signals(tools), tools.redactor)
+    keys = KeyActivities(tools.client, tools.database, tools.redactor, alerts, tasks=tasks)
     return [
         steps.run_step,
         ends.record_end,
@@ -200,12 +216,23 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
     )
 
 
+def _letter_records(tools: Tools) -> LetterRecords:
+    return LetterRecords(tools.database, _follow_ups(tools), tools.redactor, tools.metrics)
+
+
+def _letter_signals(tools: Tools) -> LetterSignals:
+    return LetterSignals(tools.client, _letter_records(tools), tools.redactor, task_queue=tools.settings.task_queue)
+
+
+def _follow_ups(tools: Tools) -> FollowUps:
+    settings = tools.settings
+    return FollowUps(tools.client, tools.database, task_queue=settings.task_queue, window=settings.alerts.window)
+
+
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
     """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
-    follow_ups = FollowUps(client, database, task_queue=settings.task_queue, window=settings.alerts.window)
-    records = LetterRecords(database, follow_ups, redactor, tools.metrics)
-    signals = LetterSignals(client, records, redactor, task_queue=settings.task_queue)
+    follow_ups, records, signals = _follow_ups(tools), _letter_records(tools), _letter_signals(tools)
     checks = CommandChecks(tools.registry, redactor)
     commands = CommandActivities(
         client,
@@ -229,6 +256,13 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
         alerts.raise_alert,
         follow_ups.take_suppressed,
     ]
+
+
+def _report_activities(tools: Tools) -> Sequence[ActivityFunction]:
+    """Return how workflows of module authors report what has failed in them."""
+    if not tools.registry.workflows:
+        return []
+    return ReportActivities(task_queue=tools.settings.task_queue, redactor=lambda _: tools.redactor).functions
 
 
 def _bulk_activities(tools: Tools) -> list[ActivityFunction]:

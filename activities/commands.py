@@ -7,8 +7,6 @@ in the audit log and gets the same answer. A command whose run is gone is carrie
 import asyncio
 from typing import TypeVar, cast
 
-from pydantic import ValidationError
-from pydantic_core import to_json
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
@@ -19,8 +17,6 @@ from redrive.activities.foreign_workflows import ForeignWorkflows
 from redrive.contracts import (
     DOCUMENT_LIMIT,
     INPUT_ELEMENT_LIMIT,
-    PAYLOAD_LIMIT,
-    RESULT_LIMIT,
     Activity,
     Query,
 )
@@ -45,11 +41,12 @@ from redrive.dead_letters import (
     restarted,
     status_after,
 )
-from redrive.documents import json_problem, json_size, patched, step_input, validation_sentence
+from redrive.documents import json_problem, step_input
 from redrive.errors import InvalidInput
 from redrive.keys import check_identifiers, run_id_for_key, shown_identifier
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
+from redrive.module_edits import check_size, completed_output, edited_input
 from redrive.modules import Registry
 from redrive.postgres.database import Database
 from redrive.reconcile import ENDINGS
@@ -100,9 +97,7 @@ class CommandChecks:
         module = self._registry.modules.get(step)
         if not isinstance(command, Resolve) or module is None:
             return command
-        # Through JSON, as a module's own output.
-        output = module.output_model.model_validate_json(to_json(command.output))
-        return command.model_copy(update={"output": output.model_dump(mode="json")})
+        return command.model_copy(update={"output": completed_output(module, command.output, self._redactor)})
 
     def _patch_problem(self, step: str, command: Replay, run: RunDocument) -> str | None:
         module = self._registry.modules.get(step)
@@ -110,38 +105,25 @@ class CommandChecks:
             return f"module {step!r} is not known to this worker: its input cannot be checked"
         patch = command.input_patch or {}
         earlier = run.run.state.patches.get(step, []) if run.run.state else []
-        unknown = sorted(patch.keys() - set(module.reads)) if module.reads is not None else []
-        if unknown:
-            known = ", ".join(module.reads or [])
-            return f"input_patch.{unknown[0]}: {step!r} reads no such field; it reads {known}"
-        try:
-            edited = patched(step_input(run.document, module.reads), [*earlier, patch])
-            module.validate(edited)
-        except ValidationError as error:
-            sentence = validation_sentence(error, self._redactor)
-            return f"input_patch: the edited input does not fit {step!r}: {sentence}"
         # Each edit is kept and travels with the run: many edits that remove nothing would exceed Temporal's limits.
         kept = [run.document, run.run.state.patches if run.run.state else {}, patch]
-        return _size_problem("input_patch: the edited input", edited, PAYLOAD_LIMIT) or _size_problem(
-            "input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT
-        )
+        try:
+            edited_input(module, step_input(run.document, module.reads), [*earlier, patch], self._redactor)
+            check_size("input_patch: payload, outputs and edits together", kept, DOCUMENT_LIMIT)
+        except InvalidInput as error:
+            return str(error)
+        return None
 
     def _output_problem(self, step: str, command: Resolve, run: RunDocument) -> str | None:
         if step not in self._registry.modules:
             return f"module {step!r} is not known to this worker: the output cannot be checked"
         try:
             completed = self.completed(step, command)
-        except ValidationError as error:
-            return f"output: does not fit what {step!r} returns: {validation_sentence(error, self._redactor)}"
-        output = completed.output if isinstance(completed, Resolve) else {}
-        return _size_problem("output", output, RESULT_LIMIT) or _size_problem(
-            "payload and outputs together", run.document | {step: output}, DOCUMENT_LIMIT
-        )
-
-
-def _size_problem(what: str, value: object, limit: int) -> str | None:
-    size = json_size(value)
-    return f"{what}: {size} bytes; the limit is {limit} (pass a reference to large data)" if size > limit else None
+            output = completed.output if isinstance(completed, Resolve) else {}
+            check_size("payload and outputs together", run.document | {step: output}, DOCUMENT_LIMIT)
+        except InvalidInput as error:
+            return str(error)
+        return None
 
 
 class CommandActivities:

@@ -64,16 +64,20 @@ class LetterSignals:
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
         """Report to the dead letter that its step is exhausted: the facts, redacted."""
-        message = report.redacted(await self._snapshot(report), self._redactor.text)
-        summary = f"{report.letter.step} of {report.pipeline}, tenant {report.letter.tenant}"
+        await self.send_exhausted(report.redacted(await self._snapshot(report), self._redactor.text))
+
+    async def send_exhausted(self, message: Exhausted) -> None:
+        """Send the redacted facts of a failure to its dead letter."""
+        letter = message.letter
+        summary = f"{letter.module} of {message.pipeline}, tenant {letter.tenant}"
         attributes = search_attributes(
-            tenant=report.letter.tenant,
-            pipeline=report.pipeline,
+            tenant=letter.tenant,
+            pipeline=message.pipeline,
             status=LetterStatus.PENDING,
-            failed_step=report.letter.step,
-            category=report.cycle.category,
+            failed_step=letter.module,
+            category=message.cycle.category,
         )
-        await self._signal(report.letter, LetterSignal.EXHAUSTED, message, attributes=attributes, summary=summary)
+        await self._signal(letter, LetterSignal.EXHAUSTED, message, attributes=attributes, summary=summary)
 
     @activity.defn(name=Activity.REPORT_OUTCOME)
     async def report_outcome(self, letter: LetterId, outcome: Outcome) -> None:
@@ -162,7 +166,7 @@ class LetterRecords:
             )
         if recorded.is_new:
             took = max(datetime.now(UTC) - message.at, timedelta(0))
-            self._metrics.moved(message.pipeline, message.letter.step, message.cycle.category.value, took)
+            self._metrics.moved(message.pipeline, message.letter.module, message.cycle.category.value, took)
             if message.cycle.cycle > 1:
                 self._metrics.replayed("exhausted")
         alert = _alert(message, max(recorded.alert_count, 0))

@@ -17,6 +17,7 @@ from redrive.dead_letters import (
     LetterCommand,
     LetterId,
     LetterStatus,
+    OperationKind,
     OperationOptions,
     Replay,
     Resolve,
@@ -75,6 +76,11 @@ class ForeignWorkflows:
         if record.status is LetterStatus.REPLAYING:
             return f"a replay is under way (command of {record.replayed_by!r}): wait for its outcome"
         options = OperationOptions.model_validate(record.config)
+        if options.kind is OperationKind.WORKFLOW_TASK:
+            return (
+                "the workflow's own code fails, and takes no commands: deploy a fixed worker, and the workflow goes on "
+                "and closes this dead letter; or reset or terminate it with Temporal's own tools"
+            )
         if options.is_encoded and _has_values(command) and self._client.data_converter.payload_codec is None:
             return (
                 "the workflow's data is encoded by a codec that Redrive does not have: an edit or a result would stand "

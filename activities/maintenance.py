@@ -22,6 +22,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
 from redrive.activities.alerts import AlertActivities, post_signed
+from redrive.activities.workflow_tasks import WorkflowTasks
 from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, SweepInput
 from redrive.dead_letters import Alert
 from redrive.errors import RedriveError
@@ -52,9 +53,16 @@ class KeyActivities:
     """Maintain keys, and keep the two stores in agreement."""
 
     def __init__(
-        self, client: Client, database: Database, redactor: Redactor, alerts: AlertActivities, quiet: timedelta = QUIET
+        self,
+        client: Client,
+        database: Database,
+        redactor: Redactor,
+        alerts: AlertActivities,
+        quiet: timedelta = QUIET,
+        tasks: WorkflowTasks | None = None,
     ) -> None:
         self._client = client
+        self._tasks = tasks
         self._database = database
         self._redactor = redactor
         self._alerts = alerts
@@ -67,6 +75,8 @@ class KeyActivities:
         async with heartbeats():
             pool = await self._database.pool()
             await check_home(self._client, pool)
+            if self._tasks:
+                await self._tasks.sweep(pool)
             repaired = await self._reconcile(pool)
             await delete_unheard(pool)
             deleted = await self._delete_expired()

@@ -188,7 +188,7 @@ class Retries:
         step = RetryingStep(
             tenant=given.tenant,
             run_id=given.run_id,
-            step=given.step.name,
+            step=given.place,
             pipeline=given.pipeline,
             cycle=given.cycle,
             attempt=failed.attempt,
@@ -210,7 +210,7 @@ class Retries:
                 session,
                 tenant=given.tenant,
                 run_id=given.run_id,
-                step=given.step.name,
+                step=given.place,
                 cycle=given.cycle,
                 attempt=attempt,
             ),

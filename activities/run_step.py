@@ -99,7 +99,7 @@ class _Try:
             "tenant_id": given.tenant,
             "pipeline": given.pipeline,
             "module_id": given.step.name,
-            "step": given.step.name,
+            "step": given.place,
             "cycle": given.cycle,
             "attempt": self.number,
             "max_attempts": self.max_attempts,
@@ -112,7 +112,7 @@ class _Try:
 
     def key_for(self, operation: str) -> str:
         """Return the key of one of the step's operations."""
-        return step_key(self.given.run_id, self.given.step.name, operation, self.given.version)
+        return step_key(self.given.scope, self.given.place, operation, self.given.version)
 
     @property
     def execution(self) -> Execution:
@@ -223,7 +223,7 @@ class StepActivities:
         given = this.given
         return ModuleContext(
             run_id=given.run_id,
-            step=given.step.name,
+            step=given.place,
             pipeline=given.pipeline,
             tenant=given.tenant,
             attempt=this.number,
@@ -244,8 +244,9 @@ class StepActivities:
             heartbeat=on_loop(_beat(this.earlier)),
             version=given.version,
             labels=given.labels,
-            counters=StoredCounters(self._database, given.tenant, given.run_id),
+            counters=StoredCounters(self._database, given.tenant, given.scope),
             resources=self._resources,
+            execution=given.execution,
         )
 
     async def _failure(self, this: _Try, error: BaseException) -> ApplicationError:

@@ -429,6 +429,24 @@ class StepInput(Message):
     user_id: str | None = None
     event_id: str | None = None
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    execution: str | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="Temporal's run id of a workflow that is no pipeline run: its own id may be used again",
+    )
+    call: int = Field(
+        default=0, exclude_if=lambda value: not value, description="which call of the module there, from 1"
+    )
+
+    @property
+    def scope(self) -> str:
+        """What keys and counters of the run begin with."""
+        return self.execution or self.run_id
+
+    @property
+    def place(self) -> str:
+        """The step's name in its run: a workflow that is no pipeline run may call a module many times."""
+        return f"{self.step.name}.{self.call}" if self.execution else self.step.name
 
 
 class StepResult(Message):

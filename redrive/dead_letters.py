@@ -274,12 +274,14 @@ class _Exhaustion(Message):
 
 
 class OperationKind(StrEnum):
-    """What failed in a foreign workflow. `workflow` is the workflow itself."""
+    """What failed in a foreign workflow. `workflow` is the workflow itself, `workflow_task` its code, over and over."""
 
     ACTIVITY = "activity"
     LOCAL_ACTIVITY = "local_activity"
+    MODULE = "module"
     CHILD = "child"
     WORKFLOW = "workflow"
+    WORKFLOW_TASK = "workflow_task"
 
 
 class OperationOptions(Message):

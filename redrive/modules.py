@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
 from pydantic_core import to_json
+from temporalio.workflow import unsafe
 
 from redrive.categories import Category
 from redrive.contracts import (
@@ -94,6 +95,7 @@ class ModuleContext:
     labels: Mapping[str, str] = field(default_factory=dict)
     counters: RunCounters = field(default_factory=MemoryCounters)
     resources: Started = field(default_factory=dict)
+    execution: str | None = None
 
     def resource(self, wanted: Resource[T]) -> T:
         """Return the value of a resource, which the worker has started."""
@@ -116,7 +118,7 @@ class ModuleContext:
 
     def key_for(self, operation: str) -> str:
         """Return the key of one of the step's operations, for a service that is not called through `http`."""
-        return step_key(self.run_id, self.step, operation, self.version)
+        return step_key(self.execution or self.run_id, self.step, operation, self.version)
 
 
 AsyncFunction = Callable[[ModuleContext, In], Awaitable[Out]]
@@ -240,11 +242,12 @@ class Register(Protocol):
 
 @dataclass
 class Registry:
-    """The modules, pipelines and resources of a process. Most programs use the one behind `@module` and `Pipeline`."""
+    """What a process runs, and its resources. Most programs use the one behind `@module` and `Pipeline`."""
 
     modules: dict[str, Module[Any, Any]] = field(default_factory=dict)
     pipelines: dict[str, "Pipeline"] = field(default_factory=dict)
     resources: list[Resource[Any]] = field(default_factory=list)
+    workflows: list[type] = field(default_factory=list)
 
     def resource(self, function: ResourceFunction[T]) -> Resource[T]:
         """Make a resource of a generator function without parameters that yields once.
@@ -285,7 +288,7 @@ class Registry:
 
         def register(function: ModuleFunction[In, Out]) -> Module[In, Out]:
             _check_name("module", name, _origin(function))
-            if name in self.modules:
+            if name in self.modules and not unsafe.in_sandbox():
                 raise RegistrationError(
                     f"module {name!r} ({_origin(function)}): the name is taken by {self.modules[name].origin}"
                 )
@@ -293,8 +296,8 @@ class Registry:
             made = Module(name, function, *models, chosen, dedupe, _effect(name, effect), fast)
             if fast and made.not_fast:
                 raise RegistrationError(f"module {name!r} ({made.origin}) cannot be fast: {made.not_fast}")
-            self.modules[name] = made
-            return made
+            # Temporal's sandbox loads a workflow's files again for each run: what they declare is known.
+            return made if unsafe.in_sandbox() else self.modules.setdefault(name, made)
 
         return register
 
@@ -370,10 +373,10 @@ class Pipeline:
         self.modules = modules
         self._fast = fast
         _check_name("pipeline", name, name)
-        if name in registry.pipelines:
+        if name in registry.pipelines and not unsafe.in_sandbox():
             raise RegistrationError(f"pipeline {name!r} is declared twice")
         self._check_modules()
-        registry.pipelines[name] = self
+        registry.pipelines.setdefault(name, self)
 
     def _check_modules(self) -> None:
         if not 1 <= len(self.modules) <= STEP_LIMIT:

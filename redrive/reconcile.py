@@ -15,14 +15,14 @@ from temporalio.service import RPCError
 
 from redrive.bulk import BulkView
 from redrive.contracts import RunStatus, RunSummary, SearchAttribute, StepStatus, Workflow
-from redrive.dead_letters import Closed, Ending, LetterId, LetterSignal, LetterStatus, Outcome
+from redrive.dead_letters import Closed, Ending, LetterId, LetterSignal, LetterStatus, OperationKind, Outcome
 from redrive.errors import Unavailable
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.tenancy import Pool
 from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
 from redrive.store.bulk.operations import abandon_bulk, open_bulks
 from redrive.store.dead_letters.lists import get_letter, open_letters
-from redrive.store.dead_letters.models import LetterRow
+from redrive.store.dead_letters.models import LetterRecord, LetterRow
 from redrive.store.dead_letters.records import put_orphaned, put_outcome
 from redrive.visibility import runs_query, shown_value, summary
 
@@ -65,6 +65,10 @@ FOREIGN_ENDINGS: Final = dict.fromkeys(
         WorkflowExecutionStatus.CONTINUED_AS_NEW,
     ),
     Ending.CANCELED,
+)
+# Of a workflow whose workflow tasks failed: only one whose code runs again can end so.
+TASK_ENDINGS: Final = FOREIGN_ENDINGS | dict.fromkeys(
+    (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CONTINUED_AS_NEW), Ending.SUCCEEDED
 )
 
 
@@ -303,7 +307,7 @@ class Reconciliation:
             # A foreign workflow reports by itself, and what it answers may be encoded.
             return None if row.letter.foreign else await self._done_problem(row)
         about = f"the record is {record.status.value}, its run has ended or is gone"
-        if ending := (FOREIGN_ENDINGS if row.letter.foreign else ENDINGS).get(status) if status else None:
+        if ending := _endings(row.letter, record).get(status) if status else None:
             return _problem(Kind.OUTCOME_LOST, row.letter, about, ending)
         return _problem(Kind.RUN_GONE, row.letter, about)
 
@@ -342,6 +346,12 @@ async def _each(items: Iterable[Item], work: Callable[[Item], Awaitable[Found]])
             return await work(item)
 
     return await asyncio.gather(*(one(item) for item in items))
+
+
+def _endings(letter: LetterId, record: LetterRecord) -> dict[WorkflowExecutionStatus, Ending]:
+    if record.config.get("kind") == OperationKind.WORKFLOW_TASK:
+        return TASK_ENDINGS
+    return FOREIGN_ENDINGS if letter.foreign else ENDINGS
 
 
 def _letter_of(run: RunSummary) -> LetterId:

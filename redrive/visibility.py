@@ -4,13 +4,22 @@ We never re-index a run that succeeded (that would cost a write): its status is 
 """
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
 
-from redrive.contracts import KEYWORD_LIMIT, LABELS_ATTRIBUTE, RunStatus, RunSummary, SearchAttribute, Workflow
+from redrive.contracts import (
+    KEYWORD_LIMIT,
+    LABELS_ATTRIBUTE,
+    NAME_PATTERN,
+    RunStatus,
+    RunSummary,
+    SearchAttribute,
+    Workflow,
+)
 from redrive.field_types import label_pairs
 
 _LABELS = SearchAttributeKey.for_keyword_list(LABELS_ATTRIBUTE)
@@ -68,6 +77,12 @@ def updates(
 def shown_value(shown: TypedSearchAttributes, name: SearchAttribute) -> str | None:
     """Return the value of a search attribute, if it has one."""
     return shown.get(_key(name))
+
+
+def tenant_of(shown: TypedSearchAttributes) -> str | None:
+    """Return the tenant that a workflow says it has, if that is a tenant's name."""
+    tenant = shown_value(shown, SearchAttribute.TENANT)
+    return tenant if tenant and re.fullmatch(NAME_PATTERN, tenant) else None
 
 
 def execution_status(execution: WorkflowExecution) -> RunStatus:

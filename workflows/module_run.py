@@ -67,7 +67,7 @@ with workflow.unsafe.imports_passed_through():
         step_document,
         too_large,
     )
-    from redrive.workflows.step_execution import ONCE, StepExecution, stop_if_canceled
+    from redrive.workflows.step_execution import ONCE, RunStepExecution, stop_if_canceled
 
 # Long enough for Temporal to set a timer.
 HISTORY_INTERVAL = timedelta(milliseconds=1)
@@ -86,7 +86,7 @@ class ModuleRun:
         self._status = RunStatus.PENDING
         self._error: str | None = None
         self._letters: RunLetters | None = None
-        self._execution = StepExecution()
+        self._execution = RunStepExecution()
         self._judging = asyncio.Lock()
         # The step whose discard is being recorded: the run ends by it.
         self._ends_by: str | None = None
@@ -344,7 +344,7 @@ class ModuleRun:
             event_id=run.event_id,
             labels=run.labels,
         )
-        return await self._execution.run(given)
+        return await self._execution.run(given, info.task_queue)
 
     async def _park(self, run: RunInput, step: StepState, letters: RunLetters) -> None:
         """Turn an exhausted step into a dead letter and wait until an operator's command has been carried out."""

@@ -1,5 +1,6 @@
 """How workflows use the records in Postgres."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +10,22 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity
-    from redrive.dead_letters import RECORD_BEHIND
+    from redrive.dead_letters import RECORD_BEHIND, CommandRecorded
 
 LOCAL_TIMEOUT = timedelta(seconds=3)
 RECORD_TIMEOUT = timedelta(seconds=5)
 RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20), non_retryable_error_types=[RECORD_BEHIND])
+BEHIND_INTERVAL = timedelta(seconds=1)
+
+
+async def until_current(
+    ask: Callable[[], Awaitable[CommandRecorded | None]], report_again: Callable[[], Awaitable[None]]
+) -> CommandRecorded:
+    """Have a command recorded. A record that is behind is told again where the workflow is parked: that counts."""
+    while (recorded := await ask()) is None:
+        await report_again()
+        await workflow.sleep(BEHIND_INTERVAL)
+    return recorded
 
 
 async def work_with_record(activity: Activity, *arguments: object, returns: type | None = None) -> Any:

@@ -21,11 +21,10 @@ with workflow.unsafe.imports_passed_through():
         RunDocument,
         needs_document,
     )
-    from redrive.workflows.records import is_behind, work_with_record
+    from redrive.workflows.records import is_behind, until_current, work_with_record
     from redrive.workflows.run_state import later_steps, next_revision, next_step, step_document
 
 LOCAL_TIMEOUT = timedelta(seconds=10)
-BEHIND_INTERVAL = timedelta(seconds=1)
 
 
 class RunLetters:
@@ -67,7 +66,8 @@ class RunLetters:
         dead = (each for each in self._state.steps if each.name == step and each.status is StepStatus.DLQ)
         failure = next((each.failure for each in dead), None)
         run = RunDocument(run=self._run.model_copy(update={"state": self._state}), parked_at=step)
-        while True:
+
+        async def ask() -> CommandRecorded | None:
             request = CommandRequest(
                 letter=self.id_of(step),
                 command=command,
@@ -77,19 +77,28 @@ class RunLetters:
                 steps=[each.name for each in self._state.steps],
                 run=run if refusal is None and needs_document(command) else None,
             )
-            try:
-                recorded: CommandRecorded = await work_with_record(
-                    Activity.RECORD_COMMAND, request, returns=CommandRecorded
-                )
-            except ActivityError as error:
-                if not is_behind(error) or failure is None:
-                    raise
+            return await self._recorded(request, is_parked=failure is not None)
+
+        async def report_again() -> None:
+            if failure is not None:
                 await self.report(step, failure, again=True)
-                await workflow.sleep(BEHIND_INTERVAL)
-            else:
-                if recorded.command:
-                    self._state.letters[step] = OpenLetter(revision=request.revision, command=command.request_id)
-                return recorded
+
+        return await until_current(ask, report_again)
+
+    async def _recorded(self, request: CommandRequest, *, is_parked: bool) -> CommandRecorded | None:
+        """Return the answer to a command; None if the record is behind a run that is parked."""
+        try:
+            recorded: CommandRecorded = await work_with_record(
+                Activity.RECORD_COMMAND, request, returns=CommandRecorded
+            )
+        except ActivityError as error:
+            if is_behind(error) and is_parked:
+                return None
+            raise
+        if recorded.command:
+            letter = OpenLetter(revision=request.revision, command=request.command.request_id)
+            self._state.letters[request.letter.step] = letter
+        return recorded
 
     async def succeeded(self, step: str) -> None:
         """Report that a step is done, if it has a dead letter."""

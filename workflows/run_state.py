@@ -147,9 +147,14 @@ def _replay_refusal(state: RunState, steps: list[StepSnapshot], command: Replay,
 
 
 def next_revision(state: RunState, now: datetime) -> int:
-    """Return the number of the run's next report: larger than all before, also after a reset to an older history."""
-    state.revision = max(state.revision + 1, int(now.timestamp() * 1_000_000))
+    """Return the number of the run's next report."""
+    state.revision = newer_revision(state.revision, now)
     return state.revision
+
+
+def newer_revision(last: int, now: datetime) -> int:
+    """Return the number of a report: larger than all before, also after a reset to an older history."""
+    return max(last + 1, int(now.timestamp() * 1_000_000))
 
 
 def skip_rest(state: RunState, now: datetime) -> None:

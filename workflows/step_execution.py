@@ -1,4 +1,4 @@
-"""How a run has its steps executed: each by an activity, the first attempt of a fast one inside the workflow task.
+"""How a workflow has steps executed: each by an activity, the first attempt of a fast one inside the workflow task.
 
 The history has the result of a fast step only when the workflow task is over. Until then it may run again, so nothing
 that depends on it is reported to anybody.
@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -28,7 +29,7 @@ FIRST_TASK: Final = 3
 
 
 class StepExecution:
-    """Executes the steps of one run."""
+    """Executes the steps of one workflow run. A cancellation is left to the code that waits for a step."""
 
     def __init__(self) -> None:
         # How long the history was in the last workflow task that is known to be tried for the first time.
@@ -38,9 +39,8 @@ class StepExecution:
         self.is_unrecorded = False
         """Whether the last step was a fast one, whose result the history does not have yet."""
 
-    async def run(self, given: StepInput) -> StepResult:
-        """Execute a step until it succeeds or is exhausted."""
-        queue = workflow.info().task_queue
+    async def run(self, given: StepInput, queue: str) -> StepResult:
+        """Execute a step, by workers of a queue, until it succeeds or is exhausted."""
         began = workflow.now()
         try:
             outcome = await self._run_fast(given) if _is_fast(given) and not self._is_careful else given
@@ -50,7 +50,7 @@ class StepExecution:
             if prior is None:
                 raise
         # Other tenants come first on the queue that the step came from; in this one it waits for a slot.
-        stop_if_canceled()
+        self._stop_if_canceled()
         given = given.model_copy(update={"prior": prior, "spent": workflow.now() - began})
         return await self._run(given, overflow_queue(queue))
 
@@ -60,19 +60,19 @@ class StepExecution:
         task = workflow.info().get_current_history_length()
         handle = workflow.start_local_activity(
             Activity.RUN_STEP,
-            given.model_copy(update={"maybe_again": task != self._sure_at}),
-            result_type=StepResult,
+            _packed(given.model_copy(update={"maybe_again": task != self._sure_at})),
+            result_type=RawValue,
             start_to_close_timeout=given.step.policy.timeout + BACKSTOP,
             retry_policy=ONCE,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=given.step.name,
         )
         try:
-            result = await _ended(handle)
+            result = await self._ended(handle)
         except FailureError as error:
             if is_cancelled_exception(error) or attempts_when_crowded_out(error) is not None:
                 raise
-            stop_if_canceled()
+            self._stop_if_canceled()
             failed = failed_fast(error, given)
             self._is_careful = failed is None
             return given.model_copy(update={"failed": failed, "spent": workflow.now() - began})
@@ -83,7 +83,7 @@ class StepExecution:
     async def _run(self, given: StepInput, task_queue: str) -> StepResult:
         """Attempt a step by an activity, which Temporal retries. The workflow task ends with that."""
         self.is_unrecorded = False
-        return await _ended(_started(given, task_queue))
+        return await self._ended(_started(given, task_queue))
 
     async def recorded(self) -> None:
         """Wait until the history has the results of all steps."""
@@ -91,19 +91,50 @@ class StepExecution:
             await workflow.sleep(SHORTEST_DELAY)
             self.is_unrecorded = False
 
+    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> StepResult:
+        return _result(await handle)
+
+    def _stop_if_canceled(self) -> None:
+        """Stop between two activities of a step; code that cleans up after a cancellation may run steps."""
+
+
+class RunStepExecution(StepExecution):
+    """Executes the steps of a pipeline run, which a cancellation ends."""
+
+    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> StepResult:
+        try:
+            await workflow.wait_condition(handle.done)
+        except asyncio.CancelledError:
+            # Requested together with the step's completion, a cancellation must not undo what was perhaps reported.
+            if not handle.done():
+                handle.cancel()
+        return _result(await handle)
+
+    def _stop_if_canceled(self) -> None:
+        stop_if_canceled()
+
 
 def _is_fast(given: StepInput) -> bool:
     """Tell whether the first attempt runs inside the workflow task. A replay does not: its dead letter is waiting."""
     return given.step.fast and given.cycle == 1 and given.step.policy.timeout <= FAST_TIMEOUT
 
 
-def _started(given: StepInput, task_queue: str) -> workflow.ActivityHandle[StepResult]:
+def _packed(given: StepInput) -> RawValue:
+    """Serialise here: a workflow that is no pipeline run may have a converter that knows no models."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=given.model_dump_json().encode()))
+
+
+def _result(raw: RawValue) -> StepResult:
+    return StepResult.model_validate_json(raw.payload.data)
+
+
+def _started(given: StepInput, task_queue: str) -> workflow.ActivityHandle[RawValue]:
     policy = given.step.policy
     tried = given.prior[-1].attempt if given.prior else 0
     return workflow.start_activity(
         Activity.RUN_STEP,
-        given,
-        result_type=StepResult,
+        _packed(given),
+        result_type=RawValue,
         task_queue=task_queue,
         start_to_close_timeout=policy.timeout + BACKSTOP,
         schedule_to_close_timeout=max(policy.deadline - given.spent, SHORTEST_DELAY) + BACKSTOP
@@ -121,16 +152,6 @@ def _started(given: StepInput, task_queue: str) -> workflow.ActivityHandle[StepR
         # A run that was started by hand has none to inherit.
         priority=turn_of(given.tenant),
     )
-
-
-async def _ended(handle: workflow.ActivityHandle[StepResult]) -> StepResult:
-    try:
-        await workflow.wait_condition(handle.done)
-    except asyncio.CancelledError:
-        # Requested together with the step's completion, a cancellation must not undo what was perhaps reported.
-        if not handle.done():
-            handle.cancel()
-    return await handle
 
 
 def stop_if_canceled() -> None:

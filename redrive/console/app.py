@@ -11,6 +11,7 @@ from redrive.console import sign_in as signing_in
 from redrive.console import web
 from redrive.console.api import (
     access,
+    activities,
     approvals,
     audit,
     broker_records,
@@ -99,6 +100,7 @@ def _api() -> APIRouter:
         broker_records.event_router,
         outbox_rows.router,
         runs.modules_router,
+        activities.router,
         audit.router,
         access.router,
         access.me_router,

@@ -1,12 +1,14 @@
 """Where the plugin stands between Temporal and workflow code. Deterministic."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 from temporalio.worker import (
     ExecuteWorkflowInput,
+    HandleSignalInput,
+    HandleUpdateInput,
     Interceptor,
     StartActivityInput,
     StartChildWorkflowInput,
@@ -16,11 +18,15 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from redrive.plugin.handles import ParkingActivityHandle, ParkingChildHandle
+from redrive.contracts import Workflow
+from redrive.plugin.handles import ParkingActivityHandle, ParkingChildHandle, Rescue
+from redrive.plugin.module_steps import CURRENT, ModuleSteps
 from redrive.plugin.operations import ActivityOperation, ChildOperation, Operation, WorkflowOperation
 from redrive.plugin.options import Options, are_errors_raised, has_no_dead_letters
 from redrive.plugin.parking import Parking
 from redrive.plugin.reports import NAMES
+
+_OUR_OWN: Final = frozenset(Workflow)
 
 
 class ParkingInterceptor(Interceptor):
@@ -42,10 +48,12 @@ class _Inbound(WorkflowInboundInterceptor):
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         self._parking = Parking(self.options)
+        self._steps = ModuleSteps(self._parking, self.options)
         super().init(_Outbound(outbound, self._parking, self.options))
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - Temporal's name
-        self._parking.is_off = has_no_dead_letters(input.type)
+        self._parking.is_off = has_no_dead_letters(input.type) or self._is_our_own()
+        CURRENT.set(self._steps)
         try:
             result = await self._execute(input)
         except BaseException as error:
@@ -56,6 +64,17 @@ class _Inbound(WorkflowInboundInterceptor):
         await self._parking.close()
         return result
 
+    def _is_our_own(self) -> bool:
+        return self.options.has_modules and workflow.info().workflow_type in _OUR_OWN
+
+    async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002 - Temporal's name
+        CURRENT.set(self._steps)
+        await super().handle_signal(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002 - Temporal's name
+        CURRENT.set(self._steps)
+        return await super().handle_update_handler(input)
+
     async def _execute(self, given: ExecuteWorkflowInput) -> Any:
         if not self.options.whole_workflows:
             return await self.next.execute_workflow(given)
@@ -63,7 +82,7 @@ class _Inbound(WorkflowInboundInterceptor):
         try:
             return await self.next.execute_workflow(given)
         except FailureError as error:
-            rescue = self._parking.rescue(operation, error, raised=False)
+            rescue = self._parking.rescue(operation, error)
             if rescue is None:
                 raise
         return await rescue
@@ -81,26 +100,28 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._options = options
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        if self._is_left_alone():
+            return self.next.start_activity(input)
         operation = ActivityOperation(input, self.next.start_activity)
-        return ParkingActivityHandle(self.next.start_activity(input), self._rescue(operation))
+        return ParkingActivityHandle(self.next.start_activity(input), self._rescuing(operation))
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
-        if input.activity in NAMES:
+        if input.activity in NAMES or self._is_left_alone():
             return self.next.start_local_activity(input)
         operation = ActivityOperation(input, self.next.start_local_activity)
-        return ParkingActivityHandle(self.next.start_local_activity(input), self._rescue(operation))
+        return ParkingActivityHandle(self.next.start_local_activity(input), self._rescuing(operation))
 
     async def start_child_workflow(
         self,
         input: StartChildWorkflowInput,  # noqa: A002
     ) -> workflow.ChildWorkflowHandle[Any, Any]:
-        if not self._options.children:
+        if not self._options.children or self._is_left_alone():
             return await self.next.start_child_workflow(input)
         operation = ChildOperation(input, self.next.start_child_workflow)
-        rescue = self._rescue(operation)
-        return ParkingChildHandle(await self.next.start_child_workflow(input), rescue)
+        return ParkingChildHandle(await self.next.start_child_workflow(input), self._rescuing(operation))
 
-    def _rescue(self, operation: Operation) -> Any:
-        # As it is said where the operation is started, not where it is awaited.
-        raised = are_errors_raised()
-        return lambda error: self._parking.rescue(operation, error, raised=raised)
+    def _is_left_alone(self) -> bool:
+        return are_errors_raised() or self._parking.is_off
+
+    def _rescuing(self, operation: Operation) -> Rescue:
+        return lambda error: self._parking.rescue(operation, error)

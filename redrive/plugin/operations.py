@@ -1,7 +1,7 @@
 """What a workflow starts and may be parked at: how it is run again, as a command demands. Deterministic."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from json import dumps
@@ -12,7 +12,16 @@ from pydantic_core import from_json
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ActivityError, CancelledError, ChildWorkflowError, RetryState
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ApplicationErrorCategory,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    RetryState,
+    is_cancelled_exception,
+)
 from temporalio.worker import (
     ExecuteWorkflowInput,
     StartActivityInput,
@@ -20,10 +29,11 @@ from temporalio.worker import (
     StartLocalActivityInput,
 )
 
-from redrive.contracts import Message
-from redrive.dead_letters import OperationKind, OperationOptions
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, FailedCycle, Message
+from redrive.dead_letters import OperationKind, OperationOptions, ReplayOptions
 from redrive.documents import merge_patch, validation_sentence
 from redrive.policy import Positive
+from redrive.workflows.failures import reason_of
 
 _JSON: Final = b"json/plain"
 
@@ -68,26 +78,108 @@ class Operation(ABC):
 
     kind: OperationKind
     name: str
-    ret_type: type | None
-
-    def __init__(self, arguments: Sequence[Any], arg_types: list[type] | None) -> None:
-        # Taken at the start: code may change the objects later.
-        self._payloads = workflow.payload_converter().to_payloads(arguments)
-        self._arg_types = arg_types
-        self.event_id: int | None = None
+    event_id: int | None = None
+    hidden: Sequence[str] = ()
+    """Names whose values are in no record, besides those that the plugin hides."""
+    is_marked = True
+    """Whether its workflow may be older than the plugin: then a marker in the history says whether it parks."""
 
     @property
     @abstractmethod
     def options(self) -> OperationOptions:
         """How it was started."""
 
+    @property
     @abstractmethod
-    async def run_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any:
-        """Run it again with the same arguments, or with edited ones."""
+    def document(self) -> dict[str, Any]:
+        """Its input as JSON, which an edit changes."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The size of its input."""
+
+    @abstractmethod
+    def check(self, options: ReplayOptions) -> None:
+        """Raise Misfit if it cannot be run again so."""
+
+    @abstractmethod
+    async def run_again(self, options: ReplayOptions) -> Any:
+        """Run it again with the same input, or with an edited one."""
+
+    @abstractmethod
+    def result(self, value: Any) -> Any:
+        """Return a value as the operation's result. Raise Misfit if it does not fit its type."""
 
     @abstractmethod
     def canceled(self, error: BaseException) -> BaseException:
         """Return what is raised when it is canceled while it is parked: what it raises without the plugin."""
+
+    def note(self, error: BaseException) -> None:
+        """Note what only the first failure tells: the event that started the operation, and its id."""
+        if isinstance(error, ActivityError):
+            self.event_id = error.scheduled_event_id or None
+        elif isinstance(error, ChildWorkflowError):
+            self.event_id = error.initiated_event_id or None
+
+    def is_unexpected(self, error: BaseException) -> bool:
+        """Tell whether nobody asked for an error: it is no cancellation, and none that its author calls benign."""
+        if not isinstance(error, FailureError) or is_cancelled_exception(error):
+            return False
+        return not any(
+            isinstance(cause, ApplicationError) and cause.category is ApplicationErrorCategory.BENIGN
+            for cause in causes(error)
+        )
+
+    def failed_cycle(self, error: BaseException, cycle: int) -> FailedCycle:
+        """Return how it failed, as far as a workflow knows."""
+        category, kind, message = reason_of(error)
+        attempt = Attempt(
+            attempt=self._attempts(error),
+            at=workflow.now(),
+            category=category,
+            error_type=kind,
+            error=message[:ATTEMPT_TEXT_LIMIT],
+        )
+        return FailedCycle(
+            step=self.name,
+            cycle=cycle,
+            category=category,
+            error_type=kind,
+            message=message[:ERROR_TEXT_LIMIT],
+            attempts=[attempt],
+            stack=_stack(error)[-ERROR_TEXT_LIMIT:],
+            build_id=(version.build_id if (version := workflow.info().get_current_deployment_version()) else ""),
+        )
+
+    def _attempts(self, error: BaseException) -> int:
+        if isinstance(error, ActivityError | ChildWorkflowError):
+            most = self.options.max_attempts
+            return most if most and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED else 1
+        return 1
+
+
+class PayloadOperation(Operation):
+    """Something with arguments of the users' own types, which their data converter writes and reads."""
+
+    ret_type: type | None
+
+    def __init__(self, arguments: Sequence[Any], arg_types: list[type] | None) -> None:
+        # Taken at the start: code may change the objects later.
+        self._payloads = workflow.payload_converter().to_payloads(arguments)
+        self._arg_types = arg_types
+
+    def check(self, options: ReplayOptions) -> None:
+        """Raise Misfit if the edited arguments or the policy do not fit."""
+        read_policy(options.policy)
+        self.arguments(options.input_patch)
+
+    async def run_again(self, options: ReplayOptions) -> Any:
+        """Run it again with the same arguments, or with edited ones."""
+        return await self._start_again(options.input_patch, read_policy(options.policy))
+
+    @abstractmethod
+    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any: ...
 
     @property
     def document(self) -> dict[str, Any]:
@@ -96,13 +188,6 @@ class Operation(ABC):
         if len(values) == 1 and isinstance(values[0], dict):
             return values[0]
         return {str(position): value for position, value in enumerate(values)}
-
-    def note(self, error: BaseException) -> None:
-        """Note what only the first failure tells: the event that started the operation, and its id."""
-        if isinstance(error, ActivityError):
-            self.event_id = error.scheduled_event_id or None
-        elif isinstance(error, ChildWorkflowError):
-            self.event_id = error.initiated_event_id or None
 
     @property
     def size(self) -> int:
@@ -139,7 +224,7 @@ class Operation(ABC):
             raise Misfit(f"{problem}: {type(error).__name__}: {str(error)[:200]}") from None
 
 
-class ActivityOperation(Operation):
+class ActivityOperation(PayloadOperation):
     """An activity, or a local activity."""
 
     def __init__(
@@ -173,7 +258,7 @@ class ActivityOperation(Operation):
             self._input.schedule_to_close_timeout,
         )
 
-    async def run_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any:
+    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any:
         """Run it again: with the same activity id, of which keys may be made, unless the arguments are others."""
         changes: dict[str, Any] = {
             "args": self.arguments(patch),
@@ -190,20 +275,10 @@ class ActivityOperation(Operation):
 
     def canceled(self, error: BaseException) -> BaseException:
         """Return what is raised when it is canceled while it is parked."""
-        if not isinstance(error, ActivityError):
-            return CancelledError("Cancelled while parked")
-        return ActivityError(
-            "Activity cancelled",
-            scheduled_event_id=error.scheduled_event_id,
-            started_event_id=error.started_event_id,
-            identity=error.identity,
-            activity_type=error.activity_type,
-            activity_id=error.activity_id,
-            retry_state=RetryState.CANCEL_REQUESTED,
-        )
+        return canceled_activity(error)
 
 
-class ChildOperation(Operation):
+class ChildOperation(PayloadOperation):
     """A child workflow."""
 
     kind = OperationKind.CHILD
@@ -223,7 +298,7 @@ class ChildOperation(Operation):
         given = self._input
         return _options(self.kind, given.retry_policy, given.task_queue, given.run_timeout, given.execution_timeout)
 
-    async def run_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any:
+    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> Any:
         """Start it again, under the same id."""
         given = self._input
         is_rejected = given.id_reuse_policy is WorkflowIDReusePolicy.REJECT_DUPLICATE
@@ -261,7 +336,7 @@ class ChildOperation(Operation):
         )
 
 
-class WorkflowOperation(Operation):
+class WorkflowOperation(PayloadOperation):
     """The workflow itself: it is run again by continuing as new."""
 
     kind = OperationKind.WORKFLOW
@@ -277,13 +352,43 @@ class WorkflowOperation(Operation):
         info = workflow.info()
         return _options(self.kind, info.retry_policy, info.task_queue, info.run_timeout, info.execution_timeout)
 
-    async def run_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> NoReturn:  # noqa: ARG002
+    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> NoReturn:  # noqa: ARG002
         """Continue as new; waiting clients and parents follow."""
         workflow.continue_as_new(args=self.arguments(patch))
 
     def canceled(self, error: BaseException) -> BaseException:  # noqa: ARG002 - the shape of every operation
         """Return what is raised when it is canceled while it is parked."""
         return CancelledError("Cancelled while parked")
+
+
+def canceled_activity(error: BaseException) -> BaseException:
+    """Return what an activity that has failed so raises when it is canceled while it is parked."""
+    if not isinstance(error, ActivityError):
+        return CancelledError("Cancelled while parked")
+    return ActivityError(
+        "Activity cancelled",
+        scheduled_event_id=error.scheduled_event_id,
+        started_event_id=error.started_event_id,
+        identity=error.identity,
+        activity_type=error.activity_type,
+        activity_id=error.activity_id,
+        retry_state=RetryState.CANCEL_REQUESTED,
+    )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _stack(error: BaseException) -> str:
+    for cause in causes(error):
+        if isinstance(cause, ApplicationError) and cause.failure is not None and cause.failure.stack_trace:
+            return cause.failure.stack_trace
+    return ""
 
 
 def _options(

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN
+from redrive.contracts import DEFAULT_TENANT, NAME_PATTERN, TASK_QUEUE
 
 Workflow = TypeVar("Workflow", bound=type)
 TenantFunction = Callable[[workflow.Info], str | None]
@@ -27,7 +27,9 @@ def errors_raised() -> Iterator[None]:
     try:
         yield
     finally:
-        _errors_raised.reset(token)
+        # Code of a workflow that leaves its worker's memory is closed from another context, which never had it.
+        with contextlib.suppress(ValueError):
+            _errors_raised.reset(token)
 
 
 def are_errors_raised() -> bool:
@@ -59,6 +61,13 @@ class Options:
     tenant: str | TenantFunction = DEFAULT_TENANT
     tenant_attribute: str | None = None
     tenant_memo: str | None = None
+    task_queue: str | None = TASK_QUEUE
+    """That of Redrive's own worker, which runs modules; None: this is it."""
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the workflows' worker has the code of modules: then they can be fast."""
+        return self.task_queue is None
 
     def takes(self, workflow_type: str, name: str) -> bool:
         """Tell whether a failure of this name parks in workflows of this type."""

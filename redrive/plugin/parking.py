@@ -5,23 +5,18 @@ Nothing here runs, and nothing is written into the history, until an operation h
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import (
-    ApplicationError,
-    ApplicationErrorCategory,
-    CancelledError,
-    FailureError,
-    is_cancelled_exception,
-)
+from temporalio.exceptions import CancelledError, FailureError
 
 from redrive.dead_letters import (
     COMMANDS,
+    CommandRecorded,
     CommandRequest,
     Continue,
     Discard,
@@ -39,10 +34,10 @@ from redrive.dead_letters import (
     Restart,
 )
 from redrive.plugin import reports
-from redrive.plugin.operations import Misfit, Operation, read_policy
+from redrive.plugin.operations import Misfit, Operation, causes
 from redrive.plugin.options import Options
-
-BEHIND_INTERVAL: Final = timedelta(seconds=1)
+from redrive.workflows.records import until_current
+from redrive.workflows.run_state import newer_revision
 
 
 @dataclass
@@ -72,14 +67,15 @@ class Parking:
         # Of each name: True once it has parked in this run, otherwise the failures that did not.
         self._marked: dict[str, int | bool] = {}
 
-    def rescue(self, operation: Operation, error: BaseException, *, raised: bool) -> Coroutine[Any, Any, Any] | None:
+    def rescue(self, operation: Operation, error: BaseException) -> Coroutine[Any, Any, Any] | None:
         """Return what waits for an operator in place of a failed operation; None if its error is raised."""
-        if raised or self.is_off or not _is_unexpected(error):
+        if self.is_off or not operation.is_unexpected(error):
             return None
         # Somebody has decided already that this error is raised.
-        if any(cause in self._discarded for cause in _causes(error)) or not self._parks(operation.name):
+        if any(cause in self._discarded for cause in causes(error)):
             return None
-        operation.note(error)
+        if operation.is_marked and not self._parks(operation.name):
+            return None
         return self._hold(self._park(operation, error))
 
     def _parks(self, name: str) -> bool:
@@ -95,6 +91,7 @@ class Parking:
 
     def _park(self, operation: Operation, error: BaseException) -> Parked:
         info = workflow.info()
+        operation.note(error)
         if not self._count:
             workflow.set_signal_handler(ForeignSignal.COMMAND, self._take)
             workflow.set_query_handler(ForeignQuery.PARKED, lambda: sorted(self._parked))
@@ -139,27 +136,29 @@ class Parking:
         while True:
             await workflow.wait_condition(lambda: bool(parked.commands))
             given = parked.commands.popleft()
-            request = CommandRequest(
-                letter=parked.letter,
-                command=given,
-                cycle=parked.cycle,
-                revision=self._next_revision(),
-                refusal=_refusal(parked.operation, given),
-                steps=[],
+            recorded = await until_current(
+                partial(self._recorded, parked, given), partial(self._report, parked, parked.error, again=True)
             )
-            recorded = await reports.record_command(request)
-            if recorded is None:
-                # The record was not written yet, or says something else: what the workflow says counts.
-                parked.commands.appendleft(given)
-                await self._report(parked, parked.error, again=True)
-                await workflow.sleep(BEHIND_INTERVAL)
-            elif recorded.command:
-                parked.revision, parked.request_id = request.revision, given.request_id
+            if recorded.command:
                 return recorded.command
+
+    async def _recorded(self, parked: Parked, given: LetterCommand) -> CommandRecorded | None:
+        request = CommandRequest(
+            letter=parked.letter,
+            command=given,
+            cycle=parked.cycle,
+            revision=self._next_revision(),
+            refusal=_refusal(parked.operation, given),
+            steps=[],
+        )
+        recorded = await reports.record_command(request)
+        if recorded and recorded.command:
+            parked.revision, parked.request_id = request.revision, given.request_id
+        return recorded
 
     async def _failed_again(self, parked: Parked, error: FailureError) -> None:
         """Open the next cycle, unless the error is one that the code expects."""
-        if not _is_unexpected(error):
+        if not parked.operation.is_unexpected(error):
             self._end(parked, Ending.CANCELED)
             raise error
         parked.error = error
@@ -181,8 +180,7 @@ class Parking:
         task.add_done_callback(self._endings.discard)
 
     def _next_revision(self) -> int:
-        """Return the number of the next report: larger than all before, also after a reset to an older history."""
-        self._revision = max(self._revision + 1, int(workflow.now().timestamp() * 1_000_000))
+        self._revision = newer_revision(self._revision, workflow.now())
         return self._revision
 
     async def close(self) -> None:
@@ -226,7 +224,7 @@ async def _carried_out(operation: Operation, command: LetterCommand) -> Any:
     if isinstance(command, Resolve):
         return operation.result(command.output)
     options = command if isinstance(command, Replay) else ReplayOptions()
-    return await operation.run_again(options.input_patch, read_policy(options.policy))
+    return await operation.run_again(options)
 
 
 def _refusal(operation: Operation, given: LetterCommand) -> str | None:
@@ -236,8 +234,7 @@ def _refusal(operation: Operation, given: LetterCommand) -> str | None:
             case Replay() as command:
                 if command.mode is Mode.STEP_ONLY or command.from_step is not None:
                     return "mode and from_step are for pipelines: this workflow's own code decides what comes next"
-                read_policy(command.policy)
-                operation.arguments(command.input_patch)
+                operation.check(command)
             case Resolve() as command:
                 operation.result(command.output)
             case Restart():
@@ -245,20 +242,3 @@ def _refusal(operation: Operation, given: LetterCommand) -> str | None:
     except Misfit as misfit:
         return str(misfit)
     return None
-
-
-def _is_unexpected(error: BaseException) -> bool:
-    """Tell whether an error is a failure that nobody asked for: no cancellation, none that its author calls benign."""
-    if not isinstance(error, FailureError) or is_cancelled_exception(error):
-        return False
-    return not any(
-        isinstance(cause, ApplicationError) and cause.category is ApplicationErrorCategory.BENIGN
-        for cause in _causes(error)
-    )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__

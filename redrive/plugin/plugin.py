@@ -13,6 +13,7 @@ from redrive.plugin.classification import ClassifyingInterceptor
 from redrive.plugin.interceptors import ParkingInterceptor
 from redrive.plugin.options import Options, TenantFunction
 from redrive.plugin.reports import ReportActivities
+from redrive.redaction.redactor import Redactor
 
 
 class DeadLetters(SimplePlugin):
@@ -50,8 +51,10 @@ class DeadLetters(SimplePlugin):
             tenant=tenant,
             tenant_attribute=tenant_attribute,
             tenant_memo=tenant_memo,
+            task_queue=task_queue,
         )
-        self._reports = ReportActivities(task_queue=task_queue, redacted_keys=redacted_keys)
+        keys = frozenset(redacted_keys)
+        self._reports = ReportActivities(task_queue=task_queue, redactor=lambda hidden: Redactor(keys.union(hidden)))
         interceptors: list[Interceptor] = [ParkingInterceptor(options)]
         if classify:
             interceptors.append(ClassifyingInterceptor())

@@ -5,25 +5,19 @@ own worker. Their arguments are plain JSON, so that any data converter of the us
 them. What is told is redacted here, before it leaves the users' process.
 """
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from pydantic import Field
 from temporalio import activity, workflow
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.converter import DataConverter
-from temporalio.exceptions import (
-    ActivityError,
-    ApplicationError,
-    ChildWorkflowError,
-    FailureError,
-    RetryState,
-    is_cancelled_exception,
-)
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, ERROR_TEXT_LIMIT, Attempt, FailedCycle, Message, Workflow
+from redrive.contracts import FailedCycle, Message, Workflow
 from redrive.dead_letters import (
     RECORD_BEHIND,
     SNAPSHOT_LIMIT,
@@ -43,7 +37,6 @@ from redrive.payloads import data_converter
 from redrive.plugin.operations import Operation
 from redrive.redaction.redactor import Redactor
 from redrive.visibility import search_attributes
-from redrive.workflows.failures import reason_of
 
 REPORT: Final = "redrive.report"
 OUTCOME: Final = "redrive.outcome"
@@ -55,7 +48,6 @@ _FIRST_PAUSE: Final = timedelta(seconds=1)
 _LONGEST_PAUSE: Final = timedelta(minutes=5)
 _TOO_LARGE: Final = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the workflow has it"}
 _ENCODED: Final = {"omitted": "encoded by the workflow's codec; the workflow has it"}
-_STACK_LIMIT: Final = ERROR_TEXT_LIMIT
 
 
 class FailureReport(Message):
@@ -70,6 +62,7 @@ class FailureReport(Message):
     at: Moment
     revision: int
     again: bool
+    hidden: list[str] = Field(default_factory=list, description="further names whose values are in no record")
 
 
 async def report(
@@ -80,13 +73,14 @@ async def report(
     told = FailureReport(
         letter=letter,
         workflow_type=info.workflow_type,
-        cycle=_failed_cycle(operation, error, cycle),
+        cycle=operation.failed_cycle(error, cycle),
         document=_TOO_LARGE if operation.size > SNAPSHOT_LIMIT else operation.document,
         options=operation.options.model_copy(update={"event_id": operation.event_id}),
         started_at=info.start_time,
         at=workflow.now(),
         revision=revision,
         again=again,
+        hidden=list(operation.hidden),
     )
     await _send(REPORT, told)
 
@@ -134,50 +128,12 @@ async def _until_arrived(name: str, arguments: list[Any], first: workflow.Activi
         attempt = _start(name, arguments)
 
 
-def _failed_cycle(operation: Operation, error: BaseException, cycle: int) -> FailedCycle:
-    category, kind, message = reason_of(error)
-    attempt = Attempt(
-        attempt=_attempts(operation, error),
-        at=workflow.now(),
-        category=category,
-        error_type=kind,
-        error=message[:ATTEMPT_TEXT_LIMIT],
-    )
-    return FailedCycle(
-        step=operation.name,
-        cycle=cycle,
-        category=category,
-        error_type=kind,
-        message=message[:ERROR_TEXT_LIMIT],
-        attempts=[attempt],
-        stack=_stack(error)[-_STACK_LIMIT:],
-        build_id=(version.build_id if (version := workflow.info().get_current_deployment_version()) else ""),
-    )
-
-
-def _attempts(operation: Operation, error: BaseException) -> int:
-    """Return how often it was tried, as far as a workflow knows."""
-    if isinstance(error, ActivityError | ChildWorkflowError):
-        most = operation.options.max_attempts
-        return most if most and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED else 1
-    return 1
-
-
-def _stack(error: BaseException) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ApplicationError) and cause.failure is not None and cause.failure.stack_trace:
-            return cause.failure.stack_trace
-        cause = cause.__cause__
-    return ""
-
-
 class ReportActivities:
     """The local activities of the users' worker."""
 
-    def __init__(self, *, task_queue: str, redacted_keys: Iterable[str] = ()) -> None:
+    def __init__(self, *, task_queue: str, redactor: Callable[[Iterable[str]], Redactor]) -> None:
         self._task_queue = task_queue
-        self._redactor = Redactor(redacted_keys)
+        self._redactor = redactor
 
     @property
     def functions(self) -> Sequence[Any]:
@@ -189,17 +145,18 @@ class ReportActivities:
         """Report to the dead letter that an operation has failed for good: the facts, redacted."""
         told = FailureReport.model_validate(given)
         converter = activity.client().data_converter
+        redactor = self._redactor(told.hidden)
         message = Exhausted(
             letter=told.letter,
             pipeline=told.workflow_type,
-            cycle=self._redacted(told.cycle, hides_texts=_hides_texts(converter)),
-            correlation_id=self._redactor.text(told.letter.run_id),
+            cycle=_redacted(told.cycle, redactor, hides_texts=_hides_texts(converter)),
+            correlation_id=redactor.text(told.letter.run_id),
             key=None,
             started_at=told.started_at,
             at=told.at,
             revision=told.revision,
             again=told.again,
-            payload=_ENCODED if converter.payload_codec else await self._snapshot(told.document),
+            payload=_ENCODED if converter.payload_codec else await redactor.value_aside(told.document),
             config=told.options.model_copy(update={"is_encoded": converter.payload_codec is not None}),
         )
         summary = f"{told.letter.module} of {told.workflow_type}, tenant {told.letter.tenant}"
@@ -265,16 +222,14 @@ class ReportActivities:
         users = activity.client()
         return Client(users.service_client, namespace=users.namespace, data_converter=data_converter)
 
-    async def _snapshot(self, document: Any) -> Any:
-        return await self._redactor.value_aside(document)
 
-    def _redacted(self, cycle: FailedCycle, *, hides_texts: bool) -> FailedCycle:
-        def shown(text: str) -> str:
-            return "(encoded)" if hides_texts and text else self._redactor.text(text)
+def _redacted(cycle: FailedCycle, redactor: Redactor, *, hides_texts: bool) -> FailedCycle:
+    def shown(text: str) -> str:
+        return "(encoded)" if hides_texts and text else redactor.text(text)
 
-        attempts = [attempt.model_copy(update={"error": shown(attempt.error)}) for attempt in cycle.attempts]
-        changes = {"message": shown(cycle.message), "stack": shown(cycle.stack), "attempts": attempts}
-        return cycle.model_copy(update=changes)
+    attempts = [attempt.model_copy(update={"error": shown(attempt.error)}) for attempt in cycle.attempts]
+    changes = {"message": shown(cycle.message), "stack": shown(cycle.stack), "attempts": attempts}
+    return cycle.model_copy(update=changes)
 
 
 def _hides_texts(converter: DataConverter) -> bool:

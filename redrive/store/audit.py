@@ -71,6 +71,9 @@ class Action(StrEnum):
     SCHEDULE_TRIGGER_REQUESTED = "schedule_trigger_requested"
     SCHEDULE_BACKFILL_REQUESTED = "schedule_backfill_requested"
     SCHEDULE_DELETE_REQUESTED = "schedule_delete_requested"
+    ACTIVITY_PAUSE_REQUESTED = "activity_pause_requested"
+    ACTIVITY_UNPAUSE_REQUESTED = "activity_unpause_requested"
+    ACTIVITY_RETRY_REQUESTED = "activity_retry_requested"
     PURGED = "purged"
     AUDIT_CUT = "audit_cut"
 

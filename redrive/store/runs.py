@@ -17,6 +17,7 @@ from redrive.categories import Category
 from redrive.contracts import RunStatus, RunSummary
 from redrive.dead_letters import Answer, Continue, LetterId
 from redrive.field_types import Moment
+from redrive.pending_activities import ActivityVerb, PendingActivity
 from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, cut, read_cursor, select
 from redrive.postgres.tenancy import QUARANTINE, Executor, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, clean_or_none, json_text
@@ -258,6 +259,30 @@ async def put_start_requested(
         )
         if not known:
             await write_run_entry(connection, entry)
+
+
+async def put_activity_command(
+    pool: Pool, verb: ActivityVerb, named: PendingActivity, *, actor: str, reason: str
+) -> None:
+    """Record what somebody asks of an activity, before Temporal is asked."""
+    facts = named.model_dump(include={"execution", "activity", "activity_id", "attempt"})
+    entry = RunEntry(
+        action=_ACTIVITY_ACTIONS[verb],
+        tenant=named.tenant,
+        run_id=named.workflow_id,
+        actor=actor,
+        reason=reason,
+        after=facts,
+    )
+    async with transaction(pool, named.tenant) as connection:
+        await write_run_entry(connection, entry)
+
+
+_ACTIVITY_ACTIONS: Final = {
+    ActivityVerb.PAUSE: Action.ACTIVITY_PAUSE_REQUESTED,
+    ActivityVerb.UNPAUSE: Action.ACTIVITY_UNPAUSE_REQUESTED,
+    ActivityVerb.RETRY: Action.ACTIVITY_RETRY_REQUESTED,
+}
 
 
 class RetryingStep(Record):

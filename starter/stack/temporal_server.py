@@ -35,6 +35,7 @@ DYNAMIC_CONFIG: Final[dict[str, str | int | bool]] = {
     "matching.enableFairness": True,
     "matching.numTaskqueueReadPartitions": 1,
     "matching.numTaskqueueWritePartitions": 1,
+    "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 2,
 }
 
 _SEARCH_ATTRIBUTES: Final = {name.value: "Keyword" for name in SearchAttribute} | {LABELS_ATTRIBUTE: "KeywordList"}

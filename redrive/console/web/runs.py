@@ -17,6 +17,7 @@ from redrive.contracts import Name, RunStatus
 from redrive.dead_letters import LetterId
 from redrive.errors import RedriveError, RunNotFound
 from redrive.field_types import HeaderText, LabelFilter, Moment
+from redrive.pending_activities import list_failing
 from redrive.store.runs import RetryingFilter, count_retrying, list_retrying
 
 router = page_router()
@@ -116,6 +117,14 @@ async def retrying(request: Request, app_state: TheAppState, caller: Reader, ten
         later=page.cursor,
         query=query_of(request),
     )
+
+
+@router.get("/retrying/activities")
+async def activities(request: Request, app_state: TheAppState, caller: Reader, tenant: Scope) -> Response:
+    """Show failing activities of workflows that are no pipeline runs, among some of those that are open."""
+    asked = read_query(RetryingQuery, request)
+    found = await list_failing(await app_state.temporal(), tenant, app_state.redactor, asked.cursor)
+    return show(request, caller, "activities.html", found=found, query=query_of(request))
 
 
 @router.get("/modules")

@@ -20,7 +20,7 @@ from redrive.dead_letters import (
     status_after_outcome,
 )
 from redrive.idempotency.postgres_claims import run_claim
-from redrive.postgres.tenancy import Pool, transaction
+from redrive.postgres.tenancy import Pool, reading, transaction
 from redrive.postgres.values import json_text
 from redrive.store.audit import Action, Entry, write
 from redrive.store.dead_letters.commands import (
@@ -142,6 +142,17 @@ async def load_state(pool: Pool, letter: LetterId) -> LetterState | None:
     async with transaction(pool, letter.tenant) as connection:
         record = await read(connection, letter)
     return state(letter, record) if record else None
+
+
+async def open_workflow_tasks(pool: Pool, limit: int) -> list[LetterId]:
+    """Return open dead letters of workflows whose workflow tasks fail, of all tenants, the longest unchanged first."""
+    sql = """
+        SELECT tenant, run_id, step FROM dead_letters
+        WHERE config ->> 'kind' = 'workflow_task' AND status IN ('pending', 'replaying') ORDER BY updated_at LIMIT $1
+    """
+    async with reading(pool, None) as connection:
+        rows = await connection.fetch(sql, limit)
+    return [LetterId(**dict(row)) for row in rows]
 
 
 # A repair has no revision: it is of a run that has ended.

@@ -229,7 +229,9 @@ async def list_retrying(
     tenant: str | None = None,
     shown: PageOptions = FIRST_PAGE,
 ) -> None:
-    """List the steps in retry, those due first.
+    """List the steps in retry, those due first, and failing activities of any other workflow in the namespace.
+
+    Temporal has no list of the activities: the first open workflows are looked at, and how many is said.
 
     **Example**
 
@@ -238,12 +240,55 @@ async def list_retrying(
     Parameters
     ----------
     tenant
-        Only steps of this tenant.
+        Only steps and workflows of this tenant.
     """
     # Here: the other commands do not read the database.
     from redrive.starter.cli.runs.retrying import print_retrying  # noqa: PLC0415
 
     await print_retrying(tenant, shown.limit, shown.cursor, json=shown.json)
+
+
+@app.command(name="pause-activity")
+async def pause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+    """Pause a failing activity of a workflow that is no pipeline run: it is not tried again until it is unpaused.
+
+    **Example**
+
+    `redrive run pause-activity order-1 7 --reason "the bank is closed"`
+    """
+    await _command_activity("pause", workflow_id, activity_id, reason, by)
+
+
+@app.command(name="unpause-activity")
+async def unpause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+    """Let a paused activity of a workflow that is no pipeline run go on.
+
+    **Example**
+
+    `redrive run unpause-activity order-1 7 --reason "the bank is open"`
+    """
+    await _command_activity("unpause", workflow_id, activity_id, reason, by)
+
+
+@app.command(name="retry-activity")
+async def retry_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+    """Have a failing activity of a workflow that is no pipeline run tried again now; its attempts begin at 1 again.
+
+    **Example**
+
+    `redrive run retry-activity order-1 7 --reason "the bank is open"`
+    """
+    await _command_activity("retry", workflow_id, activity_id, reason, by)
+
+
+async def _command_activity(verb: str, workflow_id: str, activity_id: str, reason: str, by: str | None) -> None:
+    # Here: the other commands do not read the database.
+    from redrive.pending_activities import ActivityVerb  # noqa: PLC0415
+    from redrive.starter.cli.runs.activities import DONE, command  # noqa: PLC0415
+
+    who, asked = asked_by(by), ActivityVerb(verb)
+    await command(read_settings(), asked, workflow_id, activity_id, by=who, reason=reason)
+    console.print(f"{workflow_id}, activity {activity_id}: {DONE[asked]}", soft_wrap=True)
 
 
 @app.command

@@ -74,6 +74,11 @@ TABLE: dict[tuple[str, str], Row] = {
         401, 403, 403, 404, 404, 422, WHY | {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
     ),
     ("GET", "/api/v1/retrying"): READ,
+    ("GET", "/api/v1/retrying/activities"): READ,
+    # There is none of this name.
+    ("POST", "/api/v1/retrying/activities/{verb}"): Row(
+        401, 403, 403, 404, 404, 404, WHY | {"workflow_id": "none", "execution": "none", "activity_id": "1"}
+    ),
     ("GET", "/api/v1/workflow-dlq"): READ,
     ("GET", "/api/v1/workflow-dlq/groups"): READ,
     ("GET", "/api/v1/workflow-dlq/stats"): READ,
@@ -168,6 +173,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/runs/{run_id}/again"): PAYLOAD,
     ("POST", "/runs/{run_id}/again/plan"): PAYLOAD,
     ("GET", "/retrying"): READ,
+    ("GET", "/retrying/activities"): READ,
     ("GET", "/schedules"): READ,
     ("GET", "/schedules/{name}"): Row(401, 404, 404, 404, 404, 422),
     ("GET", "/modules"): READ,

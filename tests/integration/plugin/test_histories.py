@@ -1,7 +1,6 @@
 """Histories with and without the plugin. To store the parked ones again: `REDRIVE_RECORD=1`."""
 
 import asyncio
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from temporalio.worker import Replayer, Worker
 from redrive.plugin import DeadLetters
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
+from tests.histories.record import scrubbed
 from tests.integration.plugin import project
 from tests.integration.plugin.conftest import ProjectFactory
 from tests.integration.plugin.lab import Project, running
@@ -161,16 +161,7 @@ async def test_record(new_project: ProjectFactory) -> None:
                 assert (await users.command(letter, verb, **fields)).accepted
             await asyncio.gather(handle.result(follow_runs=False), return_exceptions=True)
             first = users.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
-            told = _without_machine(json.loads((await first.fetch_history()).to_json()))
-            (STORED / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
-
-
-def _without_machine(value: Any) -> Any:
-    """Return a history without paths and names of the machine that recorded it."""
-    if isinstance(value, dict):
-        hidden = {"stackTrace": "", "identity": "worker"}
-        return {name: hidden.get(name, _without_machine(item)) for name, item in value.items()}
-    return [_without_machine(item) for item in value] if isinstance(value, list) else value
+            (STORED / f"{name}.json").write_text(scrubbed((await first.fetch_history()).to_json()))
 
 
 async def _has(handle: WorkflowHandle[Any, Any], kind: str, count: int = 1) -> bool:

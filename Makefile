@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay 
 hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 13 minutes)
 	$(BIN)/python -m tests.chaos.hostile
 	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
+
+foreign: setup ## Run temporalio/samples-python's tests, every activity killed once and replayed (REDRIVE_SAMPLES=checkout; about 5 minutes)
+	$(BIN)/python -m tests.chaos.foreign
+
+versions: setup ## Try the plugin with the oldest and the newest SDK, on every Python of the machine (about 5 minutes)
+	$(BIN)/python -m tests.chaos.versions
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -28,7 +28,7 @@ from redrive.activities.commands import CommandActivities, CommandChecks
 from redrive.activities.dead_letters import LetterRecords, LetterSignals
 from redrive.activities.maintenance import AuditAnchors, KeyActivities, RetentionActivities
 from redrive.activities.module_threads import ModuleThreads
-from redrive.activities.run_records import RunEnds
+from redrive.activities.run_records import DatabaseRecords, RunEnds
 from redrive.activities.run_step import HEARTBEAT_INTERVAL, StepActivities
 from redrive.activities.service_probes import ServiceProbes
 from redrive.activities.step_slots import StepSlots
@@ -208,7 +208,7 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
         build_id=settings.build_id,
         redactor=tools.redactor,
         metrics=tools.metrics,
-        database=tools.database,
+        records=DatabaseRecords(tools.database),
         slots=slots,
         threads=tools.threads,
         resources=tools.resources,

@@ -7,7 +7,7 @@ stack are without secrets, and reading them never fails.
 
 import traceback
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from redrive.categories import Category
+from redrive.classify import Classification
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, ERROR_TEXT_LIMIT, RESULT_LIMIT, Attempt
 from redrive.documents import json_problem, number_problem, validation_sentence
-from redrive.errors import Terminal
+from redrive.errors import RedriveError, Terminal
 from redrive.modules import Module, is_authors
+from redrive.policy import RetryPolicy
 from redrive.redaction.redactor import Redactor
 
 _ATTEMPTS = TypeAdapter(list[Attempt])
@@ -69,6 +71,17 @@ def to_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
     return details
 
 
+def validated_input(module: Module[Any, Any], document: dict[str, Any], redactor: Redactor) -> BaseModel:
+    """Return the step input as the module's model, or end its step."""
+    try:
+        validated: BaseModel = module.validate(document)
+    except ValidationError as error:
+        sentence = validation_sentence(error, redactor)
+        # Not `from error`: pydantic's own text, with the values as sent, would be in the stack.
+        raise Terminal(f"the input does not fit module {module.name!r}: {sentence}") from None
+    return validated
+
+
 def plain_result(module: Module[Any, Any], output: object) -> Any:
     """Return a module's result as plain JSON, or end its step."""
     if not isinstance(output, module.output_model):
@@ -106,6 +119,28 @@ def _plain(module: Module[Any, Any], output: BaseModel) -> Any:
     if problem:
         raise Terminal(f"module {module.name!r} returned{problem}", category=Category.SERIALIZATION)
     return value
+
+
+def failure_message(
+    error: BaseException,
+    found: Classification,
+    policy: RetryPolicy,
+    time_left: timedelta,
+    *,
+    module: Module[Any, Any] | None,
+    redactor: Redactor,
+) -> str:
+    """Say why an attempt failed; `time_left` is what it had."""
+    text = error_text(error, redactor)
+    if isinstance(error, TimeoutError) and not text:
+        if policy.deadline is not None and time_left < policy.timeout:
+            return f"the step used up the {policy.deadline.total_seconds():g} s that its policy allows for all attempts"
+        return f"the attempt took longer than its deadline of {policy.timeout.total_seconds():g} s"
+    if found.category is not Category.UNKNOWN or isinstance(error, RedriveError):
+        return text or type(error).__name__
+    # Nobody expected it: without its type and line, `'nokey'` says nothing.
+    place = error_place(error, module)
+    return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
 
 
 def error_text(error: BaseException, redactor: Redactor) -> str:

@@ -58,6 +58,7 @@ class KeyActivities:
         database: Database,
         redactor: Redactor,
         alerts: AlertActivities,
+        *,
         quiet: timedelta = QUIET,
         tasks: WorkflowTasks | None = None,
     ) -> None:

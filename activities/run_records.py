@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
@@ -21,6 +21,7 @@ from redrive.errors import RedriveError, Transient
 from redrive.idempotency.claims import Settlement, without_secrets
 from redrive.idempotency.postgres_claims import run_claim
 from redrive.logs import get_logger
+from redrive.modules import RunCounters
 from redrive.postgres.database import DATABASE_ERRORS, CircuitBreaker, Database
 from redrive.redaction.redactor import Redactor
 from redrive.store.events.records import put_projection
@@ -229,3 +230,48 @@ async def write_projection(database: Database, given: StepInput, attempt: int, t
             await put_projection(await database.pool(), given, attempt, took)
     except (RedriveError, *DATABASE_ERRORS) as error:
         log.warning("projection.not_recorded", error_type=type(error).__name__, error=str(error))
+
+
+class StepRecords(Protocol):
+    """What the attempts of steps leave behind, and where."""
+
+    def counters(self, given: StepInput) -> RunCounters:
+        """Return the counters of a step's run."""
+        ...
+
+    async def once(self, execution: Execution, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the stored result of a step, or run it and store what it returns."""
+        ...
+
+    async def retried(self, given: StepInput, failed: Attempt, delay: timedelta) -> None:
+        """Record that an attempt failed and another follows."""
+        ...
+
+    async def ended(self, given: StepInput, attempt: int) -> None:
+        """Record that an attempt has ended the step."""
+        ...
+
+    async def projected(self, given: StepInput, attempt: int, took: timedelta) -> None:
+        """Record that a projector succeeded."""
+        ...
+
+
+class DatabaseRecords:
+    """The records of steps in the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        retries = Retries(database)
+        self.retried, self.ended = retries.put, retries.clear
+
+    def counters(self, given: StepInput) -> StoredCounters:
+        """Return the counters of a step's run."""
+        return StoredCounters(self._database, given.tenant, given.scope)
+
+    async def once(self, execution: Execution, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the stored result of a step, or run it and store what it returns."""
+        return await once(self._database, execution, run)
+
+    async def projected(self, given: StepInput, attempt: int, took: timedelta) -> None:
+        """Record that a projector succeeded."""
+        await write_projection(self._database, given, attempt, took)

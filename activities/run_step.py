@@ -6,7 +6,6 @@ encoding and timeouts).
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 import httpx
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 from temporalio import activity
 from temporalio.common import RawValue
@@ -23,18 +22,18 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from redrive.activities.attempts import (
     earlier_attempts,
-    error_place,
-    error_text,
+    failure_message,
     packed_result,
     plain_result,
     redacted_stack,
     redacted_text,
     to_details,
+    validated_input,
     with_attempt,
 )
 from redrive.activities.fast_attempts import check_may_be_fast, is_unreported, reported_again
 from redrive.activities.module_threads import ModuleThreads
-from redrive.activities.run_records import Retries, StoredCounters, once, write_projection
+from redrive.activities.run_records import StepRecords
 from redrive.activities.step_slots import StepSlots
 from redrive.categories import Category
 from redrive.classify import Classification, classify
@@ -46,15 +45,15 @@ from redrive.contracts import (
     StepInput,
 )
 from redrive.documents import validation_sentence
-from redrive.errors import RedriveError, Terminal
+from redrive.errors import Terminal
 from redrive.http import ServiceClient
 from redrive.keys import step_key
 from redrive.logs import get_logger
 from redrive.metrics import Metrics
 from redrive.modules import Module, ModuleContext, Registry
-from redrive.postgres.database import Database
 from redrive.redaction.redactor import Redactor
 from redrive.resources import Started
+from redrive.retry import next_delay
 from redrive.settings import ServiceSettings
 from redrive.store.runs import Execution
 from redrive.threads import on_loop
@@ -137,7 +136,7 @@ class StepActivities:
         build_id: str,
         redactor: Redactor,
         metrics: Metrics,
-        database: Database,
+        records: StepRecords,
         slots: StepSlots,
         threads: ModuleThreads,
         resources: Started,
@@ -155,8 +154,7 @@ class StepActivities:
         self._build_id = build_id
         self._redactor = redactor
         self._metrics = metrics
-        self._database = database
-        self._retries = Retries(database)
+        self._records = records
 
     @activity.defn(name=Activity.RUN_STEP)
     async def run_step(self, raw: RawValue) -> RawValue:
@@ -192,15 +190,15 @@ class StepActivities:
                 raise await self._failure(this, error) from None
             took = time.monotonic() - began
             log.info("step.succeeded", latency_ms=round(took * 1000, 1))
-            await self._retries.clear(this.given, this.number)
+            await self._records.ended(this.given, this.number)
             if this.given.event_id:
-                await write_projection(self._database, this.given, this.number, timedelta(seconds=took))
+                await self._records.projected(this.given, this.number, timedelta(seconds=took))
             return packed_result(result, this.number, this.earlier)
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""
         module = self._module(this.given.step.name)
-        given = _validated(module, this.given.document, self._redactor)
+        given = validated_input(module, this.given.document, self._redactor)
         if this.time_left <= timedelta(0):
             raise TimeoutError
 
@@ -208,7 +206,7 @@ class StepActivities:
             return plain_result(module, await self._threads.call(module, self._context(this), given))
 
         async with asyncio.timeout(this.time_left.total_seconds()):
-            return await once(self._database, this.execution, call) if module.dedupe else await call()
+            return await self._records.once(this.execution, call) if module.dedupe else await call()
 
     def _module(self, name: str) -> Module[Any, Any]:
         try:
@@ -244,7 +242,7 @@ class StepActivities:
             heartbeat=on_loop(_beat(this.earlier)),
             version=given.version,
             labels=given.labels,
-            counters=StoredCounters(self._database, given.tenant, given.scope),
+            counters=self._records.counters(given),
             resources=self._resources,
             execution=given.execution,
         )
@@ -255,7 +253,10 @@ class StepActivities:
         found = classify(error, policy)
         delay = _delay(this, found)
         module = self._registry.modules.get(this.given.step.name)
-        message = redacted_text(_message(error, this, found, module, self._redactor), self._redactor)
+        message = redacted_text(
+            failure_message(error, found, policy, this.time_left, module=module, redactor=self._redactor),
+            self._redactor,
+        )
         entry = Attempt(
             attempt=this.number,
             at=datetime.now(UTC),
@@ -268,10 +269,10 @@ class StepActivities:
         _log_failure(entry, found)
         mark_failed(category=entry.category, error_type=entry.error_type)
         if delay is None:
-            await self._retries.clear(this.given, this.number)
+            await self._records.ended(this.given, this.number)
         else:
             self._metrics.retried(this.given.pipeline, this.given.step.name, found.category.value)
-            await self._retries.put(this.given, entry, delay)
+            await self._records.retried(this.given, entry, delay)
             # The last heartbeat before the error: one in between would tell the next attempt less.
             _beat(attempts)()
         details = AttemptError(
@@ -317,41 +318,10 @@ def _cycle_end(info: activity.Info, given: StepInput) -> datetime | None:
     return datetime.now(UTC) + deadline - given.spent - (info.started_time - info.scheduled_time)
 
 
-def _validated(module: Module[Any, Any], document: dict[str, Any], redactor: Redactor) -> BaseModel:
-    try:
-        validated: BaseModel = module.validate(document)
-    except ValidationError as error:
-        sentence = validation_sentence(error, redactor)
-        # Not `from error`: pydantic's own text, with the values as sent, would be in the stack.
-        raise Terminal(f"the input does not fit module {module.name!r}: {sentence}") from None
-    return validated
-
-
 def _delay(this: _Try, found: Classification) -> timedelta | None:
     """Return the delay before the next attempt, or None if there is none."""
-    policy = this.given.step.policy
-    if not found.retryable or not policy.attempts_left(this.number, found.category):
-        return None
-    delay = policy.wait_after(this.number, found.category, found.retry_after, random.random())  # noqa: S311  # jitter
-    if this.cycle_ends is not None and datetime.now(UTC) + delay >= this.cycle_ends:
-        return None
-    return delay
-
-
-def _message(
-    error: BaseException, this: _Try, found: Classification, module: Module[Any, Any] | None, redactor: Redactor
-) -> str:
-    text = error_text(error, redactor)
-    if isinstance(error, TimeoutError) and not text:
-        policy = this.given.step.policy
-        if policy.deadline is not None and this.time_left < policy.timeout:
-            return f"the step used up the {policy.deadline.total_seconds():g} s that its policy allows for all attempts"
-        return f"the attempt took longer than its deadline of {policy.timeout.total_seconds():g} s"
-    if found.category is not Category.UNKNOWN or isinstance(error, RedriveError):
-        return text or type(error).__name__
-    # Nobody expected it: without its type and line, `'nokey'` says nothing.
-    place = error_place(error, module)
-    return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
+    left = None if this.cycle_ends is None else this.cycle_ends - datetime.now(UTC)
+    return next_delay(found, this.number, this.given.step.policy, left)
 
 
 def _log_failure(entry: Attempt, found: Classification) -> None:

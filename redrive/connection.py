@@ -40,7 +40,7 @@ async def connect_temporal(settings: Settings, runtime: "Runtime | None" = None)
     from redrive.payloads import data_converter  # noqa: PLC0415
 
     config = _connect_config(settings)
-    _settle_at_exit()
+    settle_at_exit()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             return await Client.connect(
@@ -54,7 +54,7 @@ async def connect_temporal(settings: Settings, runtime: "Runtime | None" = None)
 
 
 @functools.cache
-def _settle_at_exit() -> None:
+def settle_at_exit() -> None:
     """Give Temporal's native threads time to release Python at exit: otherwise they abort the process (SIGABRT)."""
     # https://github.com/temporalio/sdk-python/issues/300: there is nothing to close or to wait for.
     atexit.register(time.sleep, SETTLE_TIME)

@@ -55,7 +55,7 @@ async def with_retry(
         except Exception as error:
             found = classify(error, policy)
             facts = _facts(error, found, attempt, policy) | {"latency_ms": clock.latency_ms}
-            delay = _next_delay(found, attempt, policy, clock.left)
+            delay = next_delay(found, attempt, policy, clock.left)
             if delay is None:
                 log.warning("call.failed", **facts)
                 raise
@@ -102,11 +102,13 @@ async def _try_once(
         raise TimeoutError(f"{operation}: attempt {attempt} was stopped after {timeout.total_seconds():g} s") from error
 
 
-def _next_delay(found: Classification, attempt: int, policy: RetryPolicy, left: timedelta | None) -> timedelta | None:
-    """Return the delay before the next attempt, or None if there is none."""
+def next_delay(
+    found: Classification, attempt: int, policy: RetryPolicy, left: timedelta | None, draw: float | None = None
+) -> timedelta | None:
+    """Return the delay before the next attempt, or None if there is none. `left` is the time for all attempts."""
     if not found.retryable or not policy.attempts_left(attempt, found.category):
         return None
-    draw = random.random()  # noqa: S311 - spreads load, keeps no secret
+    draw = random.random() if draw is None else draw  # noqa: S311 - spreads load, keeps no secret
     delay = policy.wait_after(attempt, found.category, found.retry_after, draw)
     return delay if left is None or delay < left else None
 

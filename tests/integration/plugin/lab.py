@@ -60,7 +60,13 @@ class Project:
         return [_read(dict(row)) for row in rows]
 
     async def parked(
-        self, handle: WorkflowHandle[Any, Any], count: int = 1, *, cycle: int = 1, module: str | None = None
+        self,
+        handle: WorkflowHandle[Any, Any],
+        count: int = 1,
+        *,
+        cycle: int = 1,
+        module: str | None = None,
+        within: float = 30,
     ) -> list[dict[str, Any]]:
         """Wait until so many dead letters of a workflow wait for a command, and return them."""
 
@@ -69,7 +75,7 @@ class Project:
             waiting = [row for row in rows if row["status"] == LetterStatus.PENDING and row["cycle"] == cycle]
             return waiting if len(waiting) == count else None
 
-        return await eventually(found, within=30)
+        return await eventually(found, within=within)
 
     async def closed(self, handle: WorkflowHandle[Any, Any], status: LetterStatus, count: int = 1) -> None:
         """Wait until so many dead letters of a workflow are closed in this way, and no others are there."""

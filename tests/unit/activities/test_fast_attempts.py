@@ -21,6 +21,7 @@ from temporalio.testing import ActivityEnvironment
 from redrive import Category, Curve, FullJitter, ModuleContext, NoJitter, Registry, RetryPolicy, Terminal, Transient
 from redrive.activities.fast_attempts import check_may_be_fast, is_unreported, reported_again
 from redrive.activities.module_threads import ModuleThreads
+from redrive.activities.run_records import DatabaseRecords
 from redrive.activities.run_step import StepActivities
 from redrive.activities.step_slots import StepSlots
 from redrive.contracts import Attempt, AttemptError, FailedCycle, StepInput
@@ -81,7 +82,7 @@ class Bench:
             build_id="build",
             redactor=Redactor(),
             metrics=Metrics(),
-            database=Database(NOBODY),
+            records=DatabaseRecords(Database(NOBODY)),
             slots=StepSlots(4, 1),
             threads=ModuleThreads(4),
             resources={},

@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos cluster chaos-bridges chaos-bulk hostile clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ pages: setup ## Measure the console's pages at ten thousand and at a million dea
 chaos: setup ## Kill workers and servers under a thousand dying runs, their replays, and starts with one key (up to 14 minutes)
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
+
+cluster: setup ## Build a real Temporal cluster on PostgreSQL, and run tests, failures, releases, restores and load on it (an hour)
+	$(BIN)/python -m tests.cluster
 
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq

@@ -165,6 +165,10 @@ class Sink:
         self._refusal = refusal
         self._body = body
 
+    def refusal(self, path: str) -> str | None:
+        """Return the status that a request gets instead of its effect, if it is refused."""
+        return self._refusal if self.refusing else None
+
     @property
     def arrivals(self) -> int:
         """How many effects have arrived, duplicates too."""
@@ -190,12 +194,13 @@ class Sink:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         await reader.readexactly(int(headers.get("content-length", 0)))
-        status = self._refusal
-        if self.refusing:
+        path = request.split(" ")[1]
+        status = self.refusal(path)
+        if status:
             self.refused += 1
         else:
             status = "200 OK"
-            self.keys[request.split(" ")[1]].append(headers["idempotency-key"])
+            self.keys[path].append(headers["idempotency-key"])
         await asyncio.sleep(self._delay)
         head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(self._body)}"
         writer.write(f"{head}\r\n\r\n{self._body}".encode())

@@ -45,12 +45,17 @@ class Trouble:
     async def going_on(self) -> AsyncIterator[None]:
         """Make trouble until the block ends; what has begun is brought to its end."""
         stop = asyncio.Event()
-        task = asyncio.create_task(self._make(stop))
+        self._making = asyncio.create_task(self._make(stop))
         try:
             yield
         finally:
             stop.set()
-            await task
+            await self._making
+
+    async def until(self, count: int) -> None:
+        """Wait until so many troubles have come to their end."""
+        while self.done.total() < count and not self._making.done():  # noqa: ASYNC110  # they come one by one, seconds apart
+            await asyncio.sleep(0.1)
 
     async def _make(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -89,7 +94,10 @@ async def _acts(cluster: Cluster, case: Case, fleet: Fleet, runs: int) -> list[s
     case.service.refusing = True
     first = runs * 9 // 10
     async with trouble.going_on():
-        await case.start(range(first))
+        for portion in range(len(trouble.kinds)):
+            so_far = trouble.done.total()
+            await case.start(range(first)[portion :: len(trouble.kinds)])
+            await trouble.until(so_far + 1)
         print(f"  {first} runs started after {seconds():.0f} s", flush=True)
         flowing = [run for number, run in case.runs.items() if not parks(number)]
         ended = await case.results(flowing)

@@ -33,6 +33,7 @@ from tests.cluster.server_build import ROOT
 WORKERS = (1, 2, 4)
 _QUEUE = "throughput"
 _STEPS, _AT_ONCE, _RUNS = 3, 50, 100
+_ONE_BY_ONE = 15
 # PostgreSQL's counters are written by each process when it is idle, after a second.
 _COUNTED_AFTER = 3.0
 _DATABASES = ("temporal", "temporal_visibility", "redrive")
@@ -55,13 +56,18 @@ class Contender:
 async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
     """Measure, and print tables; nothing here can be wrong."""
     print(f"  load average before: {os.getloadavg()[0]:.1f}, {psutil.cpu_count()} cores", flush=True)
-    print("  | on | workers | as | runs/s | of plain | p50 ms | p99 ms | worker | caller | Temporal | PostgreSQL |")
+    print(
+        "  | on | workers | at once | as | runs/s | of plain | p50 | p99 ms | worker | caller | Temporal | PostgreSQL |"
+    )
     fleet = Fleet(cluster, {"REDRIVE_MODULES": modules.__name__, "REDRIVE_TASK_QUEUE": _QUEUE})
     try:
         for workers in WORKERS:
             await _grow(fleet, workers)
-            await _compare("cluster", workers, await _on_cluster(cluster, fleet), rounds)
-        await _count_writes(cluster, await _on_cluster(cluster, fleet))
+            contenders = await _on_cluster(cluster, fleet)
+            await _compare("cluster", workers, contenders, rounds)
+            if workers == 1:
+                await _compare("cluster", workers, contenders, rounds, at_once=1, runs=_ONE_BY_ONE)
+        await _count_writes(cluster, contenders)
     finally:
         await asyncio.gather(*(part.stop() for part in fleet.workers.values()))
     async with stage(modules.__name__) as on:
@@ -72,6 +78,7 @@ async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
         own = {name: {"worker": [process], **processes} for name, process in on.workers.items()}
         contenders = _contenders(on.redrive, on.client, own[REDRIVE], own[PLAIN])
         await _compare("embedded", 1, contenders, rounds)
+        await _compare("embedded", 1, contenders, rounds, at_once=1, runs=_ONE_BY_ONE)
     return []
 
 
@@ -134,24 +141,33 @@ async def _run_plain(client: Client) -> object:
     )
 
 
-async def _compare(where: str, workers: int, contenders: dict[str, Contender], rounds: int) -> None:
+async def _compare(
+    where: str,
+    workers: int,
+    contenders: dict[str, Contender],
+    rounds: int,
+    *,
+    at_once: int = _AT_ONCE,
+    runs: int = _RUNS,
+) -> None:
     taken: dict[str, list[Round]] = {name: [] for name in contenders}
     for contender in contenders.values():
-        await time_calls(contender.run, at_once=_AT_ONCE, count=_AT_ONCE)
+        await time_calls(contender.run, at_once=at_once, count=at_once)
     for number in range(rounds):
         for name in in_turn(contenders, number):
-            taken[name].append(await _round(contenders[name]))
+            taken[name].append(await _round(contenders[name], at_once, runs))
     for name in contenders:
         figures = figures_of(name, taken)
         cpu = " | ".join(f"{figures.cpu_ms[who]:.0f}" for who in ("worker", "caller", "Temporal", "PostgreSQL"))
         ratio = figures.ratios.get(PLAIN, "")
         times = f"{figures.p50_ms:,.0f} | {figures.p99_ms:,.0f}"
-        print(f"  | {where} | {workers} | {name} | {figures.per_s:.1f} | {ratio} | {times} | {cpu} |", flush=True)
+        how = f"{where} | {workers} | {at_once} | {name}"
+        print(f"  | {how} | {figures.per_s:.1f} | {ratio} | {times} | {cpu} |", flush=True)
 
 
-async def _round(contender: Contender) -> Round:
+async def _round(contender: Contender, at_once: int, runs: int) -> Round:
     before = contender.cpu()
-    wall, latencies = await time_calls(contender.run, at_once=_AT_ONCE, count=_RUNS)
+    wall, latencies = await time_calls(contender.run, at_once=at_once, count=runs)
     return Round(wall, latencies, used(before, contender.cpu()))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, SecretStr
 from temporalio.client import Client
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
@@ -90,6 +91,8 @@ class Cluster:
 
     async def client(self, address: str | None = None) -> Client:
         """Connect as Redrive's own processes do."""
+        # Every call that is tried again would be a line; here they are by the hundred.
+        quiet = Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))
         return await connect_temporal(
             Settings(temporal_address=address or self.address, database_url=SecretStr(self.database.url("redrive_app")))
         )

@@ -89,12 +89,12 @@ class Cluster:
             "REDRIVE_ACCESS_DATABASE_URL": self.database.url("redrive_console"),
         }
 
-    async def client(self, address: str | None = None) -> Client:
+    async def client(self) -> Client:
         """Connect as Redrive's own processes do."""
         # Every call that is tried again would be a line; here they are by the hundred.
         quiet = Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))
         return await connect_temporal(
-            Settings(temporal_address=address or self.address, database_url=SecretStr(self.database.url("redrive_app")))
+            Settings(temporal_address=self.address, database_url=SecretStr(self.database.url("redrive_app"))), quiet
         )
 
     async def set_up_temporal(self) -> None:

@@ -5,15 +5,16 @@ import shutil
 import signal
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
+from redrive.errors import Unavailable
+from redrive.postgres.database import DRIVER_ERRORS, connect
 from redrive.starter.stack.children import Program
 from redrive.starter.stack.placement import Placement, find_postgres, hand_over, place, server_account
 from redrive.starter.stack.postgres import create_data
 from redrive.starter.stack.state import StateDirectory
 from tests.cluster.network import Network
-from tests.cluster.part import answers, run_script
+from tests.cluster.part import run_script
 from tests.cluster.server_build import ROOT
 
 SUPERUSER = "postgres"
@@ -46,13 +47,26 @@ class ClusterDatabase:
             name="postgres",
             title="PostgreSQL",
             command=self._command,
-            ready=partial(answers, self.network.host, self.port),
+            ready=self._is_ready,
             directory=Path("/"),
             account=self.placement.account,
             stop_signal=signal.SIGINT,
             death_signal=signal.SIGQUIT,
             grace=timedelta(seconds=30),
         )
+
+    async def _is_ready(self) -> bool:
+        """Tell whether it takes writes: while it reads its log up to a mark, it does not."""
+        try:
+            connection = await connect(self.url(SUPERUSER, "postgres"))
+        except Unavailable:
+            return False
+        try:
+            return bool(await connection.fetchval("SELECT NOT pg_is_in_recovery()"))
+        except DRIVER_ERRORS:
+            return False
+        finally:
+            connection.terminate()
 
     @property
     def _command(self) -> list[str]:

@@ -140,6 +140,7 @@ async def _all_to_an_earlier_point(drill: Drill) -> list[str]:
     ids = dict(case.runs)
     await case.start(lost)
     same = sum(case.runs[number] == ids[number] for number in lost)
+    await case.until_parked()
     case.service.refusing = False
     await case.replay_parked()
     ended = await case.results(list(case.runs.values()))
@@ -193,14 +194,20 @@ async def _temporal_lost(drill: Drill) -> list[str]:
     repaired = await drill.reconcile("--adopt", "--repair")
     await drill.workers_up()
     case.service.refusing = False
+    gone = len(numbers) - await drill.known(numbers)
     restarted = Counter([await _restart(case, run_id) for run_id in parked])
-    found = len(numbers) - await drill.known(numbers)
+    effects = case.service.arrivals
+    await case.start(numbers)
+    again = await drill.known(numbers)
+    ended = await case.results([case.runs[number] for number in numbers])
     print(
-        f"  4. Temporal lost: {found} of {len(numbers)} runs gone; before --adopt: {refused}; reconcile {repaired}; "
-        f"restarts {dict(restarted)}; records {await drill.rows()}",
+        f"  4. Temporal lost: {gone} of {len(numbers)} runs gone; before --adopt: {refused}; reconcile {repaired}; "
+        f"restarts {dict(restarted)}; started again by their keys: {again} ran again, the others were answered from the "
+        f"record; {case.service.arrivals - effects} effects, {case.repeated} of all again with the same key; "
+        f"records {await drill.rows()}",
         flush=True,
     )
-    return []
+    return [f"4: {run}: {how}" for run, how in ended.items() if isinstance(how, RedriveError)]
 
 
 async def _restart(case: Case, run_id: str) -> str:

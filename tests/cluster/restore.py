@@ -199,10 +199,10 @@ async def _temporal_lost(drill: Drill) -> list[str]:
     effects = case.service.arrivals
     await case.start(numbers)
     again = await drill.known(numbers)
-    ended = await case.results([case.runs[number] for number in numbers])
+    ended = await case.results([case.runs[number] for number in numbers if number % 10 == 0])
     print(
         f"  4. Temporal lost: {gone} of {len(numbers)} runs gone; before --adopt: {refused}; reconcile {repaired}; "
-        f"restarts {dict(restarted)}; started again by their keys: {again} ran again, the others were answered from the "
+        f"restarts {dict(restarted)}; started again by their keys: {again} ran again, others were answered from the "
         f"record; {case.service.arrivals - effects} effects, {case.repeated} of all again with the same key; "
         f"records {await drill.rows()}",
         flush=True,

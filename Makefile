@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ chaos: setup ## Every fault under runs, commands, cancels and resets; dying runs
 	$(BIN)/python -m tests.chaos.stores
 	$(BIN)/python -m tests.chaos.dead_letters
 	$(BIN)/python -m tests.chaos.keys
+
+cluster: setup ## Build a real Temporal cluster on PostgreSQL, and run tests, failures, releases, restores and load on it (an hour)
+	$(BIN)/python -m tests.cluster
 
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 
 import httpx
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import (
     FixedSizeSlotSupplier,
     Worker,
+    WorkerDeploymentConfig,
     WorkerTuner,
 )
 
@@ -142,7 +144,8 @@ def build_worker(tools: Tools, slots: StepSlots, ends: RunEnds) -> Worker:
             *([LongSteps()] if tools.debug else []),
         ],
         debug_mode=tools.debug,
-        build_id=settings.build_id,
+        build_id=None if settings.deployment else settings.build_id,
+        deployment_config=_deployment(settings),
         max_concurrent_activities=settings.max_concurrent_steps,
         max_concurrent_workflow_tasks=tasks,
         max_concurrent_local_activities=tasks,
@@ -162,7 +165,8 @@ def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
         tools.client,
         task_queue=overflow_queue(settings.task_queue),
         activities=[_step_activities(tools, slots).run_step],
-        build_id=settings.build_id,
+        build_id=None if settings.deployment else settings.build_id,
+        deployment_config=_deployment(settings),
         tuner=WorkerTuner.create_composite(
             workflow_supplier=fixed,
             activity_supplier=slots.overflow,
@@ -173,6 +177,18 @@ def build_overflow_worker(tools: Tools, slots: StepSlots) -> Worker:
         max_concurrent_activity_task_polls=1,
         max_heartbeat_throttle_interval=HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=settings.shutdown_grace,
+    )
+
+
+def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return which version of a worker deployment this build is, if it is of one."""
+    if settings.deployment is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment, settings.build_id),
+        use_worker_versioning=True,
+        # A parked run may wait for months: it moves on to the current build, which replays its history.
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
     )
 
 

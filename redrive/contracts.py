@@ -36,7 +36,8 @@ FAST_TIMEOUT: Final = timedelta(seconds=5)
 DEBUG_TIMEOUT: Final = timedelta(days=1)
 ALERT_WINDOW: Final = timedelta(minutes=10)
 KEYWORD_LIMIT: Final = 255
-RUN_ID_LIMIT: Final = 255
+# Temporal's tables in PostgreSQL hold ids of 255 characters; a dead letter's is its run's, its step's (64) and 13 more.
+RUN_ID_LIMIT: Final = 255 - 64 - 13
 NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 
 TASK_QUEUE: Final = "redrive"

@@ -147,6 +147,9 @@ class Settings(BaseSettings):
     private_addresses: bool = Field(default=False, description="whether any call of a step may go to a private address")
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
     build_id: str = "dev"
+    deployment: str | None = Field(
+        default=None, min_length=1, description="the worker deployment of Temporal that the build is a version of"
+    )
     max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
     reserved_steps: int | None = Field(
         default=None, ge=0, description="of these, for tenants with hardly any step running; none: one in five"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Create Temporal's two databases and update their schemas to this version. Safe to run again: what exists is kept.
-# The connection comes from SQL_PLUGIN, SQL_HOST, SQL_PORT, SQL_USER and SQL_PASSWORD.
+# The connection comes from SQL_PLUGIN, SQL_HOST, SQL_PORT, SQL_USER and SQL_PASSWORD; outside of the image, TEMPORAL_SCHEMAS
+# says where the schema files of the same version are.
 set -eu
 
-schemas=/etc/temporal/schema/postgresql/v12
+schemas=${TEMPORAL_SCHEMAS:-/etc/temporal/schema/postgresql/v12}
 
 set_up() {
   temporal-sql-tool --database "$1" create

@@ -165,14 +165,14 @@ class Sink:
         self._refusal = refusal
         self._body = body
 
+    def refusal(self, path: str) -> str | None:
+        """Return the status that a request gets instead of its effect, if it is refused."""
+        return self._refusal if self.refusing else None
+
     @property
     def arrivals(self) -> int:
         """How many effects have arrived, duplicates too."""
         return sum(len(keys) for keys in self.keys.values())
-
-    def refuses(self, path: str) -> bool:
-        """Tell whether a request for this path is refused."""
-        return self.refusing
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[Self]:
@@ -194,8 +194,9 @@ class Sink:
         request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         await reader.readexactly(int(headers.get("content-length", 0)))
-        status, path = self._refusal, request.split(" ")[1]
-        if self.refuses(path):
+        path = request.split(" ")[1]
+        status = self.refusal(path)
+        if status:
             self.refused += 1
         else:
             status = "200 OK"

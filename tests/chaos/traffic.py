@@ -54,9 +54,10 @@ class MoodySink(Sink):
         self.healthy = False
         self._random = random.Random(seed)
 
-    def refuses(self, path: str) -> bool:
-        """Tell whether a request for this path is refused."""
-        return not self.healthy and not self.keys[path] and self._random.random() < REFUSED_SHARE
+    def refusal(self, path: str) -> str | None:
+        """Return the status that a request gets instead of its effect, if it is refused."""
+        self.refusing = not self.healthy and not self.keys[path] and self._random.random() < REFUSED_SHARE
+        return super().refusal(path)
 
 
 class Open(NamedTuple):

@@ -98,7 +98,7 @@ async def test_a_workflow_that_takes_no_input_begins_without_one(
     [
         ("line\nbreak", "holds the control character '\\n' at position 5"),
         (" outer space", "begins or ends with a space"),
-        ("x" * 256, "has 256 characters; the id of a run has at most 255"),
+        ("x" * 179, "has 179 characters; the id of a run has at most 178"),
     ],
     ids=["a line break", "an outer space", "too long"],
 )

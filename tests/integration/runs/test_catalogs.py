@@ -188,7 +188,11 @@ async def test_what_one_of_several_builds_takes_is_started(
         await caller.start("good", {"n": []})
     with pytest.raises(UnknownPipeline, match=r"'best' is not known here; known: better, good$"):
         await caller.start("best", {})
-    assert await eventually(lambda: runs_of(temporal, settings)) == 2
+
+    async def both_listed() -> bool:
+        return await runs_of(temporal, settings) == 2
+
+    await eventually(both_listed)
 
 
 async def test_a_catalog_that_cannot_be_read_refuses_nothing(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redrive.contracts import OpenLetter, RunInput, RunState, StepSnapshot, StepState, StepStatus
+from redrive.contracts import RUN_ID_LIMIT, OpenLetter, RunInput, RunState, StepSnapshot, StepState, StepStatus
 from redrive.dead_letters import (
     COMMANDS,
     MAX_REPLAYS,
@@ -222,3 +222,9 @@ def test_policy_override_is_read_like_a_policy() -> None:
     command = REPLAY.model_copy(update={"policy": {"base": "PT5S"}})
     assert command.policy
     assert STEP.model_validate(STEP.model_dump() | command.policy).base == timedelta(seconds=5)
+
+
+def test_the_longest_run_id_leaves_room_for_its_dead_letters_id() -> None:
+    """Temporal's tables in PostgreSQL hold 255 characters of an id: a longer one could never be written."""
+    letter = LetterId(tenant="default", run_id="x" * RUN_ID_LIMIT, step="s" * 64)
+    assert len(letter.workflow_id) == 255

@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges memory pages chaos chaos-bridges chaos-bulk hostile docs screenshots clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ hostile: setup ## Send a corpus of hostile documents by every way in, beside a q
 	$(BIN)/python -m tests.chaos.hostile
 	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
 
+docs: setup ## Build the documentation as a site in build/site; warnings and broken links are errors
+	$(BIN)/python -m docs_site
+
+screenshots: setup ## Take the pictures of the docs from a running stack (about a minute)
+	$(BIN)/python -m docs_site.screenshots
+
 clean: ## Remove environments and caches; the state in .redrive stays
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -73,7 +73,7 @@ docs: setup ## Build the documentation as a site in build/site; warnings and bro
 	$(BIN)/python -m docs_site
 
 screenshots: setup ## Take the pictures of the docs from a running stack (about a minute)
-	$(BIN)/python -m docs_site.screenshots
+	$(BIN)/python -m tests.browser.screenshots
 
 clean: ## Remove environments and caches; the state in .redrive stays
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -9,7 +9,7 @@ from redrive.settings import Settings
 
 Schema = Mapping[str, Any]
 # A server is needed to answer requests, not to describe them.
-_NOWHERE: Final = Settings(temporal_address="localhost:1", database_url="postgresql://localhost/nowhere")  # type: ignore[arg-type]
+_NOWHERE: Final = Settings(temporal_address="localhost:1", database_url="postgresql://localhost/nowhere")
 _DEPTH: Final = 3
 
 

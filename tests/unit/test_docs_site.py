@@ -7,7 +7,7 @@ import pytest
 from pydantic_settings import BaseSettings
 
 from docs_site import links, pages, reference
-from docs_site.api_reference import openapi
+from docs_site.api_reference import api, openapi
 from docs_site.reference import environment_name
 from redrive.bridges.events.settings import EventSettings
 from redrive.bridges.rabbitmq.settings import RetrySettings
@@ -73,7 +73,7 @@ def test_the_reference_has_every_command_with_its_whole_help() -> None:
 
 def test_the_reference_has_every_request_of_the_api() -> None:
     """Each method of each path is on the page."""
-    page = reference.api()
+    page = api()
     paths = openapi()["paths"]
     assert paths
     for path, methods in paths.items():

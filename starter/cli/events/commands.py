@@ -248,7 +248,7 @@ async def replay(*, chosen: EventSelection = NOTHING, how: EventReplay = USUAL) 
         await replay_events(chosen, command, how)
 
 
-async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:
+async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], /, *, how: Giving) -> None:
     """Discard a message that could not become a run. Its record stays; it can no longer be replayed.
     `redrive events ignore` is an alias.
 

@@ -115,7 +115,7 @@ async def dead(
 
 
 @app.command
-async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = False) -> None:
+async def show(event: Annotated[str, Parameter(name="ID")], /, *, json: Json = False) -> None:
     """Show an event with its projectors, or a dead event with its message. Secrets are left out.
 
     **Example**

@@ -187,7 +187,7 @@ def projections_table(records: Sequence[Projection]) -> Listing:
 
 def dead_events_table(rows: Sequence[DeadEvent]) -> Listing:
     """Return a list of dead messages."""
-    headers = ("dead event", "tenant", "status", "stream", "message", "tries", "last try", "error")
+    headers = ("dead event", "tenant", "status", "stream", "message", "attempts", "last attempt", "error")
     table = Listing(*headers)
     for row in rows:
         status = Text(row.status, style=_STYLES.get(row.status, ""))

@@ -1,58 +1,89 @@
 """Take the pictures of the docs from a running stack: `make screenshots`.
 
-Real runs, against the demo's shop while it is in trouble.
+Real runs of the example `order`, against a shop in trouble.
 """
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import uvicorn
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from redrive import Redrive
 from redrive.bulk import BulkCommand
 from redrive.contracts import RunStatus
 from redrive.dead_letters import LetterId, LetterSelection
-from redrive.starter.demo import Answer, Shop, serve_shop
 from tests import debian
 from tests.acceptance.live import Up, working_directory
 from tests.browser.conftest import CHROMIUM, FLAGS
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 # What is ordered, and how often: some succeed, some recover, the others are three groups of dead letters.
-ORDERS: Final = {"lamp": 25, "kettle": 3, "teapot": 30, "sofa": 4, "ghost": 6}
+ORDERS: Final = {"lamp": 25, "kettle": 3, "teapot": 18, "sofa": 4, "ghost": 6}
 OPERATOR: Final = "ada"
 # A picture is as high as its page, and at least this.
 SIZE: Final[ViewportSize] = {"width": 1280, "height": 420}
 WAIT: Final = 60_000
 
 
-class ShopInTrouble(Shop):
-    """The demo's shop while its payment provider is down, and with goods that are too heavy for a parcel."""
+class Shop:
+    """The service that the example `order` calls: its payment provider is down, and some goods cannot be sent."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.is_down = True
+        self._items: dict[str, str] = {}
+        self._calls: Counter[str] = Counter()
 
-    def answer(self, path: str, key: str, body: dict[str, object]) -> Answer:
-        """Answer one request."""
-        item = self._items.get(key.partition(":")[0])
-        if path == "/charge" and item == "teapot" and self.is_down:
-            return Answer(503, {"error": "the payment provider is down for maintenance"})
-        if path == "/ship" and item == "sofa":
-            return Answer(422, {"error": "a parcel weighs at most 30 kg, this one 41 kg"})
-        return super().answer(path, key, body)
+    async def answer(self, request: Request) -> JSONResponse:
+        """Answer one request, by its path and by what the run ordered."""
+        key = request.headers["idempotency-key"]
+        run, given, path = key.partition(":")[0], await request.json(), request.url.path
+        item = self._items.setdefault(run, str(given.get("item")))
+        self._calls[key] += 1
+        match path, item:
+            case "/reserve", "ghost":
+                return JSONResponse({"error": "there is no item called 'ghost'"}, 400)
+            case "/charge", "teapot" if self.is_down:
+                return JSONResponse({"error": "the payment provider is down for maintenance"}, 503)
+            case "/charge", "kettle" if self._calls[key] == 1:
+                return JSONResponse({"error": "the card terminal is restarting"}, 503)
+            case "/ship", "sofa":
+                return JSONResponse({"error": "a parcel weighs at most 30 kg, this one 41 kg"}, 422)
+        if path == "/reserve":
+            # A later attempt may order another item.
+            self._items[run] = str(given["item"])
+        return JSONResponse({"reservation_id": run, "price_cents": 1999, "charge_id": run, "tracking_id": run})
+
+
+@contextlib.asynccontextmanager
+async def serving(shop: Shop) -> AsyncIterator[str]:
+    """Serve the shop on a free port and yield its address."""
+    app = Starlette(routes=[Route("/{path}", shop.answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    await task
 
 
 async def main() -> None:
     """Take all pictures."""
-    shop = ShopInTrouble()
-    async with serve_shop(shop) as address, async_playwright() as playwright:
+    shop = Shop()
+    async with serving(shop) as address, async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=debian.find(CHROMIUM, "chromium"), args=FLAGS)
         services = json.dumps({"shop": {"base_url": address}})
         with working_directory() as directory:
@@ -66,7 +97,7 @@ async def main() -> None:
         await chromium.close()
 
 
-async def _take(up: Up, chromium: Browser, shop: ShopInTrouble) -> None:
+async def _take(up: Up, chromium: Browser, shop: Shop) -> None:
     async with await Redrive.connect(up.settings) as redrive:
         runs = await _order(redrive)
         page = await _signed_in(up, chromium)

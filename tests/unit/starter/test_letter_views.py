@@ -61,7 +61,7 @@ def test_foreign_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
 
 def test_a_list_shows_the_end_of_a_long_error() -> None:
     """The cause often stands last."""
-    row = LetterRow.model_construct(
+    row = LetterRow(
         id="dead-letter-run-1-charge",
         tenant="acme",
         run_id="run-1",
@@ -70,8 +70,17 @@ def test_a_list_shows_the_end_of_a_long_error() -> None:
         pipeline="order",
         status=LetterStatus.PENDING,
         category=Category.UNKNOWN,
+        error_type="ServiceError",
+        attempt_count=1,
         cycle=1,
+        first_failed_at=NOW,
         last_failed_at=NOW,
+        fingerprint="149f4338213d89e6",
+        correlation_id="run-1",
+        idempotency_key=None,
+        replay_count=0,
+        version=1,
+        updated_at=NOW,
         orphaned=False,
         blocked_by=None,
         message=f"the service answered 500: {'x' * 200} the ledger is closed",
@@ -85,17 +94,19 @@ def test_a_list_shows_the_end_of_a_long_error() -> None:
 
 def test_a_narrow_terminal_shows_a_group_under_its_fingerprint(capsys: pytest.CaptureFixture[str]) -> None:
     """That is what is copied to the next command."""
-    group = LetterGroup.model_construct(
+    group = LetterGroup(
         count=3,
         fingerprint="149f4338213d89e6",
         tenant="acme",
         pipeline="order",
         step="charge",
         category=Category.UNKNOWN,
+        error_type="ServiceError",
+        first_failed_at=NOW,
         last_failed_at=NOW,
         message="it is down",
         sample="dead-letter-run-1-charge",
     )
-    stats = LetterStats.model_construct(by_status={}, oldest_open=None, by_category={}, by_step={}, groups=[group])
+    stats = LetterStats(by_status={}, oldest_open=None, looked_at=1, by_category={}, by_step={}, groups=[group])
     Terminal(width=60).print(stats_view(stats))
     assert "\n149f4338213d89e6\n  count 3" in capsys.readouterr().out

@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster docs screenshots clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,12 @@ foreign: setup ## Run temporalio/samples-python's tests, every activity killed o
 versions: setup ## Try the plugin with the oldest and the newest SDK, on every Python of the machine (about 5 minutes)
 	$(BIN)/python -m tests.chaos.versions
 
+docs: setup ## Build the documentation as a site in build/site; warnings and broken links are errors
+	$(BIN)/python -m docs_site
+
+screenshots: setup ## Take the pictures of the docs from a running stack (about a minute)
+	$(BIN)/python -m tests.browser.screenshots
+
 clean: ## Remove environments and caches; the state in .redrive stays
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

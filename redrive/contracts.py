@@ -199,7 +199,7 @@ class Attempt(Message):
     category: Category
     error_type: str
     error: str
-    delay: timedelta | None = Field(default=None, description="the wait that followed; none after the last try")
+    delay: timedelta | None = Field(default=None, description="the wait that followed; none after the last attempt")
 
 
 class AttemptError(Message):
@@ -208,7 +208,7 @@ class AttemptError(Message):
     attempts: list[Attempt]
     error_type: str
     stack: str = ""
-    build_id: str = Field(default="", description="build id of the worker that made the last try")
+    build_id: str = Field(default="", description="build id of the worker that made the last attempt")
 
 
 class FailedCycle(AttemptError):
@@ -236,7 +236,7 @@ class StepState(Message):
     name: str
     status: StepStatus = StepStatus.PENDING
     cycle: int = 0
-    attempt: int = Field(default=0, description="tries in this cycle so far")
+    attempt: int = Field(default=0, description="attempts in this cycle so far")
     max_attempts: int = 0
     attempts: list[Attempt] = Field(default_factory=list, description="the failed ones of this cycle")
     next_retry_at: datetime | None = None
@@ -416,7 +416,7 @@ class StepInput(Message):
     cycle: int = 1
     version: int = Field(default=0, description="how often its input was changed by edits: a part of its keys")
     document: dict[str, Any]
-    prior: list[Attempt] = Field(default_factory=list, description="tries of this cycle made before this activity")
+    prior: list[Attempt] = Field(default_factory=list, description="attempts of this cycle made before this activity")
     spent: timedelta = Field(default=timedelta(0), description="of the deadline, before this activity")
     failed: FailedCycle | None = Field(
         default=None,
@@ -456,7 +456,7 @@ class StepResult(Message):
     output: Any
     size: int
     attempt: int
-    attempts: list[Attempt] = Field(default_factory=list, description="the failed tries before it")
+    attempts: list[Attempt] = Field(default_factory=list, description="the failed attempts before it")
 
 
 class ResolveRequest(Message):

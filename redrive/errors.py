@@ -185,7 +185,7 @@ class ApprovalNotFound(RedriveError):
 class SameApprover(RedriveError):
     """Whoever asked for an approval cannot give it, with whichever token."""
 
-    code = "same_eyes"
+    code = "same_approver"
 
 
 class RunFailed(RedriveError):

@@ -197,8 +197,11 @@ def check_identifiers(**given: str | None) -> None:
 def only_one(text: str, found: Collection[str], what: str, missing: type[RedriveError]) -> str:
     """Return the only id that begins with a text, or raise that there is none, or which there are."""
     if not found:
-        raise missing(f"no {what} has the id {text[:200]!r}, or one that begins so (with at least {SHORTEST_PREFIX})")
+        raise missing(
+            f"no {what} has the id {text[:200]!r}, nor an id that begins with it (a beginning has at least "
+            f"{SHORTEST_PREFIX} characters)"
+        )
     if len(found) > 1:
         some = ", ".join(sorted(found)[:PREFIXES_NAMED])
-        raise InvalidInput(f"{text[:200]!r}: several have an id that begins so: {some}; give more of it")
+        raise InvalidInput(f"{text[:200]!r}: several ids begin with it: {some}; give more of it")
     return next(iter(found))

@@ -127,35 +127,57 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="REDRIVE_", extra="ignore", populate_by_name=True)
 
-    temporal_address: str | None = Field(default=None, validation_alias="TEMPORAL_ADDRESS")
-    temporal_namespace: str | None = Field(default=None, validation_alias="TEMPORAL_NAMESPACE")
-    temporal_profile: str | None = Field(default=None, validation_alias="TEMPORAL_PROFILE")
-    database_url: SecretStr | None = Field(default=None, validation_alias="DATABASE_URL")
+    temporal_address: str | None = Field(
+        default=None, validation_alias="TEMPORAL_ADDRESS", description="host and port of the Temporal server"
+    )
+    temporal_namespace: str | None = Field(
+        default=None, validation_alias="TEMPORAL_NAMESPACE", description="its namespace; none: `default`"
+    )
+    temporal_profile: str | None = Field(
+        default=None, validation_alias="TEMPORAL_PROFILE", description="a profile of Temporal's own configuration file"
+    )
+    database_url: SecretStr | None = Field(
+        default=None, validation_alias="DATABASE_URL", description="PostgreSQL; none: the stack of this directory"
+    )
     access_database_url: SecretStr | None = Field(default=None, description="the login that lets people in")
     owner_database_url: SecretStr | None = Field(default=None, description="the login that owns the tables")
-    state_dir: Path = Path(".redrive")
-    task_queue: str = TASK_QUEUE
-    modules: Annotated[tuple[str, ...], NoDecode] = ("redrive.examples",)
-    services: dict[str, ServiceSettings] = {}
-    alerts: AlertSettings = AlertSettings()
-    retention: RetentionSettings = RetentionSettings()
-    audit_anchor: AnchorSettings = AnchorSettings()
+    state_dir: Path = Field(default=Path(".redrive"), description="where the embedded stack keeps its state")
+    task_queue: str = Field(default=TASK_QUEUE, description="the task queue of runs and workers")
+    modules: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("redrive.examples",), description="Python modules to import, separated by commas"
+    )
+    services: dict[str, ServiceSettings] = Field(default={}, description="services that modules call by name")
+    alerts: AlertSettings = Field(default=AlertSettings(), description="where alerts on dead letters are sent")
+    retention: RetentionSettings = Field(
+        default=RetentionSettings(), description="how long finished work is kept; null: forever"
+    )
+    audit_anchor: AnchorSettings = Field(
+        default=AnchorSettings(), description="where heads of the audit log are recorded"
+    )
     free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
-    redacted_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    redacted_keys: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="more names of fields whose values are redacted, separated by commas"
+    )
     approvals: bool = Field(default=False, description="whether another person has to approve each bulk operation")
-    user_header: str = Field(default="x-redrive-user", pattern=r"^[A-Za-z0-9-]{1,64}$")
+    user_header: str = Field(
+        default="x-redrive-user",
+        pattern=r"^[A-Za-z0-9-]{1,64}$",
+        description="the header that carries the user to a service",
+    )
     private_addresses: bool = Field(default=False, description="whether any call of a step may go to a private address")
     metrics_address: str | None = Field(default=None, description="where the worker serves metrics: 127.0.0.1:9464")
-    build_id: str = "dev"
+    build_id: str = Field(default="dev", description="the build id of the worker's code")
     deployment: str | None = Field(
         default=None, min_length=1, description="the worker deployment of Temporal that the build is a version of"
     )
-    max_concurrent_steps: int = Field(default=100, ge=1, le=10_000)
+    max_concurrent_steps: int = Field(default=100, ge=1, le=10_000, description="steps that a worker runs at once")
     reserved_steps: int | None = Field(
-        default=None, ge=0, description="of these, for tenants with hardly any step running; none: one in five"
+        default=None,
+        ge=0,
+        description="of these steps, how many are reserved for tenants with hardly any step running; none: one in five",
     )
     tenant_weights: dict[str, Weight] = Field(default={}, description="turns of a tenant where others have one")
-    max_cached_runs: int = Field(default=1000, ge=0)
+    max_cached_runs: int = Field(default=1000, ge=0, description="runs that a worker keeps in memory")
     stall_limit: timedelta = Field(default=timedelta(seconds=30), description="how long a module may block the loop")
     shutdown_grace: timedelta = Field(default=timedelta(seconds=10), description="how long steps may finish on a stop")
     ready_file: Path | None = Field(default=None, description="touched when the worker takes work")
@@ -163,7 +185,7 @@ class Settings(BaseSettings):
     console_url: str | None = Field(default=None, description="the console's address as browsers see it")
     web_ui: str | None = Field(default=None, description="the Temporal Web UI's address, for links into it")
     web_ui_proxy: str | None = Field(default=None, description="the Web UI, to be shown behind the console's sign-in")
-    oidc: OidcSettings | None = None
+    oidc: OidcSettings | None = Field(default=None, description="the identity provider that people sign in with")
     session_lifetime: timedelta = Field(default=timedelta(hours=12), description="how long a browser stays signed in")
     rate_limit: str = Field(default="1200/minute", description="requests of one principal")
     stranger_limit: str = Field(default="300/minute", description="requests of one address without a known principal")
@@ -175,8 +197,12 @@ class Settings(BaseSettings):
         default=timedelta(seconds=30), gt=timedelta(0), description="for the whole body of a request"
     )
     max_connections: int = Field(default=2000, ge=10, description="open connections of a console process")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "pretty"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least that is logged"
+    )
+    log_format: Literal["auto", "json", "pretty"] = Field(
+        default="auto", description="`auto`: pretty in a terminal, JSON elsewhere"
+    )
 
     @field_validator("modules", "redacted_keys", mode="before")
     @classmethod

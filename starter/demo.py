@@ -97,7 +97,7 @@ class Scene:
 SCENES = (
     Scene("hello", {"name": "Ada"}, "one step, no service"),
     Scene("order", {"item": "lamp", "quantity": 1}, "three calls, all well"),
-    Scene("order", {"item": "kettle", "quantity": 2}, "two 503s, then it heals"),
+    Scene("order", {"item": "kettle", "quantity": 2}, "two 503s, then it recovers"),
     Scene("order", {"item": "violin", "quantity": 1}, "a 429: waits as long as the service asks"),
     Scene("order", {"item": "piano", "quantity": 1}, "a hang: cut off at the deadline, tried again"),
     Scene("order", {"item": "ghost", "quantity": 1}, "a 400: parked, edited, replayed", edit={"item": "lamp"}),
@@ -157,7 +157,7 @@ async def _record(database: Database, letter: LetterId) -> LetterRecord:
 
 def _show(record: LetterRecord) -> None:
     tries = "1 attempt" if record.attempt_count == 1 else f"{record.attempt_count} attempts"
-    _say("One run cannot heal by itself. It is parked, not lost: PostgreSQL has its dead letter.")
+    _say("One run cannot recover by itself. It is parked, not lost: PostgreSQL has its dead letter.")
     _say(f"  {record.id}  {record.status}", style="bold")
     _say(f"  step   {record.step} of {record.pipeline}, after {tries}")
     _say(f"  error  {record.category}: {record.message}", style="red")

@@ -124,11 +124,16 @@ _BY_STATUS: Final = {
 }
 
 
+def answer_to(kind: type[RedriveError]) -> tuple[int, str]:
+    """Return the status that an error of the SDK is answered with, and what to do about it."""
+    return next(_ANSWERS[each] for each in kind.__mro__ if each in _ANSWERS)
+
+
 def refusal_of(error: RedriveError) -> Refusal:
     """Turn an error of the SDK into an answer."""
     if isinstance(error, Refusal):
         return error
-    status, action = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    status, action = answer_to(type(error))
     if isinstance(error, VersionChanged):
         place = Place(place="header.If-Match", problem=f"the record is at version {error.version}")
         tag = {"ETag": f'"{error.version}"'}

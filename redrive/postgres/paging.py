@@ -2,15 +2,15 @@
 
 import base64
 import hashlib
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
-from redrive.field_types import Moment
 from redrive.keys import PREFIXES_NAMED, SHORTEST_PREFIX
 from redrive.postgres.tenancy import Connection
 from redrive.postgres.values import Record
@@ -18,6 +18,11 @@ from redrive.postgres.values import Record
 LARGEST_PAGE: Final = 1000
 # How far a list is counted if it has no counter.
 COUNTED: Final = 10_000
+# A cursor has the length of its checksum, then the time of the last row in microseconds, then its id.
+_SEAL: Final = 6
+_TIME: Final = struct.Struct(">q")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 Row = TypeVar("Row")
 
 
@@ -51,12 +56,6 @@ class ListCursor(BaseModel):
     """What every cursor has: the list that it belongs to."""
 
     list: str
-
-
-class _Cursor(ListCursor):
-    at: Moment
-    id: str
-    kind: str
 
 
 CursorOf = TypeVar("CursorOf", bound=ListCursor)
@@ -121,35 +120,57 @@ def cut(rows: list[Row], limit: int, place: Callable[[Row], Place], of: BaseMode
 
 
 def write_cursor(place: Place, of: BaseModel) -> str:
-    """Return a cursor for the list that this filter gives."""
-    return pack(_Cursor(at=place.at, id=place.id, kind=place.kind, list=mark_of(of)))
+    """Return a cursor for the list that this filter gives: short, since people copy it from one command to the next."""
+    at = (place.at - _EPOCH) // _MICROSECOND
+    body = _TIME.pack(at) + f"{place.kind}\0{place.id}".encode()
+    return _written(_seal(body, of) + body)
 
 
 def read_cursor(cursor: str | None, of: BaseModel) -> Place | None:
     """Return the position that a cursor names, or refuse it."""
     if cursor is None:
         return None
-    read = unpack(_Cursor, cursor, of)
-    if "\0" in read.id or "\0" in read.kind:
+    try:
+        data = _read(cursor)
+        seal, body = data[:_SEAL], data[_SEAL:]
+        kind, found, row_id = body[_TIME.size :].decode().partition("\0")
+        place = Place(_EPOCH + _TIME.unpack_from(body)[0] * _MICROSECOND, row_id, kind)
+    except (ValueError, OverflowError, struct.error):
+        raise foreign_cursor(cursor) from None
+    if not found or "\0" in row_id:
         raise foreign_cursor(cursor)
-    return Place(read.at, read.id, read.kind)
+    if seal != _seal(body, of):
+        raise InvalidInput("the cursor belongs to a list with other filters, or is not whole: start again without one")
+    return place
+
+
+def _seal(body: bytes, of: BaseModel) -> bytes:
+    """Return a checksum over a position and the list that it is in."""
+    return hashlib.sha256(body + of.model_dump_json().encode()).digest()[:_SEAL]
 
 
 def pack(cursor: ListCursor) -> str:
     """Return a cursor in the form that clients get."""
-    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+    return _written(cursor.model_dump_json().encode())
 
 
 def unpack(kind: type[CursorOf], cursor: str, of: BaseModel) -> CursorOf:
     """Read a cursor of the list that this filter gives, or refuse it."""
     try:
-        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        read = kind.model_validate_json(data)
+        read = kind.model_validate_json(_read(cursor))
     except (ValueError, ValidationError):
         raise foreign_cursor(cursor) from None
     if read.list != mark_of(of):
         raise InvalidInput("the cursor belongs to a list with other filters: start again without one")
     return read
+
+
+def _written(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _read(cursor: str) -> bytes:
+    return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
 
 
 def foreign_cursor(cursor: str) -> InvalidInput:

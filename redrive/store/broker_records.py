@@ -6,7 +6,7 @@ Lists have the newest first. An owner assigns a message in quarantine to a tenan
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -14,8 +14,9 @@ from pydantic import BaseModel
 
 from redrive.contracts import NAME_PATTERN
 from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
-from redrive.errors import InvalidInput, VersionChanged
-from redrive.postgres.paging import Page, Place, Query, check_limit, read_cursor, write_cursor
+from redrive.errors import EventNotFound, InvalidInput, VersionChanged
+from redrive.keys import only_one
+from redrive.postgres.paging import Page, Place, Query, check_limit, ids_beginning, read_cursor, select, write_cursor
 from redrive.postgres.tenancy import QUARANTINE, Connection, Pool, reading, transaction
 from redrive.postgres.values import clean
 from redrive.store.audit import Action, Entry, EventRef
@@ -31,6 +32,16 @@ _ANSWERED: Final = """
     ORDER BY number LIMIT 1
 """
 NEEDS_TENANT: Final = "it is in quarantine: name the tenant whose it is (assign_to), or discard it"
+
+
+async def whole_id(pool: Pool, tenant: str | None, table: Literal["events", "dead_events"], text: str) -> str:
+    """Return the id that a text names: itself, or the only one that begins with it. Or the text, if there is none."""
+    given = clean(text)
+    async with reading(pool, tenant) as connection:
+        if await connection.fetchval(select("id", table, "WHERE id = $1"), given):
+            return given
+        found = await ids_beginning(connection, table, [given])
+    return only_one(text, found, "event", EventNotFound) if found else text
 
 
 class Dead(Protocol):

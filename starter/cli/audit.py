@@ -159,8 +159,8 @@ async def list_entries(
 
 
 def _lines_table(lines: Sequence[AuditLine]) -> Listing:
-    headers = ("tenant", "no.", "at", "action", "by", "reason", "request id", "dead letter")
+    headers = ("no.", "tenant", "at", "action", "by", "reason", "request id", "dead letter")
     table = Listing(*headers)
     for line in lines:
-        table.add_row(line.tenant, str(line.number), *audit_facts(line), plain(line.dead_letter or ""))
+        table.add_row(str(line.number), line.tenant, *audit_facts(line), plain(line.dead_letter or ""))
     return table

@@ -59,7 +59,6 @@ _UNITS: Final = {
 }
 _PART: Final = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
 _DURATION: Final = re.compile(rf"(?:{_PART})+", re.ASCII)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @Parameter(name="*")
@@ -180,15 +179,15 @@ def parse_moment(option: str, text: str | None, now: datetime) -> datetime | Non
 
 def page_cursor(cursor: str, now: datetime) -> str:
     """Add to a list's cursor the moment that `2h` ago was counted from: the next page belongs to the same list."""
-    return f"{(now - _EPOCH) // timedelta(microseconds=1)}:{cursor}"
+    return f"{int(now.timestamp()):x}:{cursor}"
 
 
 def read_page_cursor(cursor: str | None, now: datetime) -> tuple[str | None, datetime]:
-    """Return the list's own cursor and the moment that times are counted from; without a cursor that is now."""
+    """Return the list's own cursor and the moment that times are counted from; without a cursor this second."""
     if cursor is None:
-        return None, now
-    microseconds, _, inner = cursor.partition(":")
+        return None, now.replace(microsecond=0)
+    seconds, _, inner = cursor.partition(":")
     try:
-        return inner, _EPOCH + timedelta(microseconds=int(microseconds))
-    except (ValueError, OverflowError):
+        return inner, datetime.fromtimestamp(int(seconds, 16), UTC)
+    except (ValueError, OverflowError, OSError):
         raise InvalidInput(f"--cursor {cursor[:40]!r}: not one that a list gave: start again without one") from None

@@ -177,4 +177,6 @@ def _summarise(info: StackInfo, views: list[RunView], *, stays: bool) -> None:
             console.print(f"  {scene.title:<13} {link}", soft_wrap=True)
     if not stays:
         again = command_line()
-        console.print(f'Next: `{again} up`, then `{again} run start hello --payload \'{{"name": "Ada"}}\' --wait`')
+        console.print(f"Next: `{again} up`, then, in another terminal:")
+        # As one line, whatever the width: a command that is broken in two cannot be pasted.
+        console.print(f'  {again} run start hello --payload \'{{"name": "Ada"}}\' --wait', soft_wrap=True)

@@ -61,7 +61,7 @@ app.command(
 app.command(
     "redrive.starter.cli.keys:app",
     name="keys",
-    help="Idempotency keys: whose run they are, and giving them to another one.",
+    help="Idempotency keys: show the run of one, or free it for another run.",
 )
 app.command(
     "redrive.starter.cli.bulk.lists:app",
@@ -86,10 +86,12 @@ app.command("redrive.starter.cli.tokens:app", name="tokens", help="API tokens: c
 app.command(
     "redrive.starter.cli.members:app",
     name="members",
-    help="People who sign in through the identity provider: give them a place, or end it.",
+    help="People who sign in through the identity provider: give them a role, or end it.",
 )
 app.command("redrive.starter.cli.migrate:migrate", help="Bring the database's schema up to date.")
-app.command("redrive.starter.cli.audit:app", name="audit", help="The audit log: read it, prove that nobody changed it.")
+app.command(
+    "redrive.starter.cli.audit:app", name="audit", help="The audit log: read it, and prove that it was not changed."
+)
 app.command(
     "redrive.starter.cli.reconcile:reconcile",
     help="Compare parked runs (Temporal) with open records (PostgreSQL), and repair them.",
@@ -108,7 +110,9 @@ app.command(
     help="Rows of an outbox in your own database: install it, look at them, replay them.",
 )
 app.command(
-    "redrive.starter.cli.messages:app", name="messages", help="Dead messages: list, show, replay or discard them."
+    "redrive.starter.cli.messages:app",
+    name="messages",
+    help="Messages of RabbitMQ: send one to try it out; look at dead ones, replay or discard them.",
 )
 app.register_install_completion_command(help="Install completion of commands and options for bash, zsh or fish.")
 

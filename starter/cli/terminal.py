@@ -26,8 +26,8 @@ class Terminal(Console):
     """A console that cuts nothing off: a line that is too long continues on the next, and can be copied as a whole."""
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
-        """Print as rich does, without cropping."""
-        super().print(*objects, crop=crop, **options)
+        """Print as rich does, without cropping, and with commands that can be pasted."""
+        super().print(*map(_pasteable, objects), crop=crop, **options)
 
 
 # Without a terminal there is no width limit; tables are easier to read, and to grep, unwrapped.
@@ -122,6 +122,17 @@ def command_line() -> str:
     """Return what the user can paste to call this command: as `run.py` was called, by its name, or by its path."""
     called_as = os.environ.get("REDRIVE_CALLED_AS")
     return called_as or ("redrive" if shutil.which("redrive") else shlex.quote(sys.argv[0]))
+
+
+def hint(text: str) -> Text:
+    """Return a sentence with a command: not broken into lines, so that the command can be pasted."""
+    return _line(Text(_pasteable(text)))
+
+
+def _pasteable(text: Any) -> Any:
+    """Return a text whose commands are written as the user calls them, if that is not `redrive`."""
+    called_as = os.environ.get("REDRIVE_CALLED_AS")
+    return text.replace("`redrive ", f"`{called_as} ") if called_as and isinstance(text, str) else text
 
 
 def plain(text: str, style: str = "") -> Text:

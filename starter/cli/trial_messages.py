@@ -27,6 +27,7 @@ _TIMEOUT = 10.0
 
 async def send_event(
     event_type: Annotated[str, Parameter(name="TYPE")],
+    /,
     *,
     payload: str = "{}",
     key: str | None = None,
@@ -78,6 +79,7 @@ async def send_event(
 
 async def send_message(
     queue: Annotated[str, Parameter(name="QUEUE")],
+    /,
     *,
     payload: str = "",
     error: str = "sent by redrive messages send",

@@ -118,7 +118,7 @@ async def test_dead_events_are_found_read_replayed_and_ignored(lab: EventLab, pa
     await expect(page.locator("#toasts .bad")).to_contain_text("still pending")
     await expect(page.locator("#trail")).to_contain_text("is it there?")
     Pipeline("interview-moved", *registry.pipelines["interview-completed"].modules, registry=registry)
-    await expect(page.locator(".cause .advice")).to_contain_text("after 2 tries")
+    await expect(page.locator(".cause .advice")).to_contain_text("after 2 attempts")
     async with running_worker(lab.settings, registry):
         await command(page, "Replay", "it is deployed now")
         await expect(page.locator(".cause .status")).to_have_text("replayed")

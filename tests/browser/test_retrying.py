@@ -43,7 +43,7 @@ async def test_operator_follows_a_retry(running: Running, pages: Pages) -> None:
     assert await serious_violations(page) == []
     await page.locator(f'a[href="/runs/{case.run_id}"]').click()
     await expect(page.locator(".steps .status")).to_have_text("retrying")
-    await expect(page.get_by_role("img", name=re.compile("failed tries: 1"))).to_be_visible()
+    await expect(page.get_by_role("img", name=re.compile("failed attempts: 1"))).to_be_visible()
     parked = await _of_the_bank(running, pages).park("second")
     await page.set_viewport_size({"width": 360, "height": 780})
     await page.emulate_media(color_scheme="dark")

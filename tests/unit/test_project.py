@@ -136,6 +136,38 @@ def test_every_file_that_the_requirements_name_exists() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+# What the product's texts say with another word, and that word.
+OTHER_WORDS = {
+    r"\b[Tt]ries<|\d tries|'tries'|failed tries": "attempts",
+    r"\bheals?\b": "recover",
+    r"\bmend(s|ed)?\b": "fix",
+    r"\banew\b": "again",
+    r"at the most\b": "at most",
+    r"\b(became|came) of\b": "outcome",
+    r"\bheld back\b": "suppressed",
+    r"\bis away\b": "is unavailable",
+    r"pairs? of eyes": "second approver",
+    r"lets? go of": "close",
+}
+
+
+def test_texts_keep_to_one_vocabulary() -> None:
+    """Pages, the console and the command line use one word for one thing."""
+    texts = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "redrive/console/web/templates").glob("*.html"),
+        *(ROOT / "starter").rglob("*.py"),
+    ]
+    found = [
+        f"{path.name}: {match[0]!r}; say {word!r}"
+        for path in texts
+        for pattern, word in OTHER_WORDS.items()
+        for match in re.finditer(pattern, path.read_text())
+    ]
+    assert found == []
+
+
 def test_links_between_the_pages_lead_somewhere() -> None:
     """A relative link in a page points to a file that exists, and to a heading that it has."""
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:

@@ -19,14 +19,24 @@ class EventSettings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
 
-    redis_url: SecretStr | None = Field(default=None, validation_alias="REDIS_URL")
-    stream: Text255 = Field(default="redrive.events", validation_alias="REDRIVE_EVENTS_STREAM")
-    group: Text255 = Field(default="redrive", validation_alias="REDRIVE_EVENTS_GROUP")
+    redis_url: SecretStr | None = Field(
+        default=None, validation_alias="REDIS_URL", description="Redis; none: the stack of this directory"
+    )
+    stream: Text255 = Field(
+        default="redrive.events", validation_alias="REDRIVE_EVENTS_STREAM", description="the stream of events"
+    )
+    group: Text255 = Field(
+        default="redrive",
+        validation_alias="REDRIVE_EVENTS_GROUP",
+        description="the consumer group; its bridges share the events",
+    )
     tenant: Name = Field(
-        default=DEFAULT_TENANT, validation_alias="REDRIVE_EVENTS_TENANT", description="of events that name none"
+        default=DEFAULT_TENANT,
+        validation_alias="REDRIVE_EVENTS_TENANT",
+        description="the tenant of events that name none",
     )
     pipelines: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(
-        default={}, validation_alias="REDRIVE_EVENTS_PIPELINES", description="by event type; `*` is any other"
+        default={}, validation_alias="REDRIVE_EVENTS_PIPELINES", description="pipelines by event type; `*` is any other"
     )
     labels: dict[LabelName, Text255] = Field(
         default={},
@@ -35,7 +45,11 @@ class EventSettings(BaseSettings):
         description="labels of the events' runs, and the payload's fields that they are read from",
     )
     held: int = Field(
-        default=50, ge=1, le=10_000, validation_alias="REDRIVE_EVENTS_HELD", description="taken, not yet acknowledged"
+        default=50,
+        ge=1,
+        le=10_000,
+        validation_alias="REDRIVE_EVENTS_HELD",
+        description="entries that a bridge holds at once",
     )
     kept: int = Field(
         default=KEPT,

@@ -21,6 +21,7 @@ from redrive.errors import CommandRefused, EventNotFound, MessageNotFound
 from redrive.field_types import Moment
 from redrive.postgres.paging import LARGEST_PAGE
 from redrive.postgres.values import Record
+from redrive.store.broker_records import whole_id
 from redrive.store.dead_letters.lists import audit_trail
 from redrive.store.dead_letters.models import AuditEntry
 from redrive.store.events.dead import (
@@ -113,7 +114,8 @@ class MessageDetail(Story, DeadMessage):
 
 async def find_dead_event(app_state: TheAppState, tenant: BrokerScope, dead_id: str) -> DeadEvent:
     """Return a dead event of this tenant; one of another tenant is not found."""
-    record = await get_dead_event(await app_state.pool(), tenant, dead_id)
+    pool = await app_state.pool()
+    record = await get_dead_event(pool, tenant, await whole_id(pool, tenant, "dead_events", dead_id))
     if record is None:
         raise EventNotFound(f"no dead event of yours has the id {dead_id[:200]!r}")
     return record
@@ -312,7 +314,8 @@ async def events(
 
 async def find_event(app_state: TheAppState, tenant: Scope, event_id: str) -> StoredEvent:
     """Return an event of this tenant; one of another tenant is not found."""
-    record = await get_event(await app_state.pool(), tenant, event_id)
+    pool = await app_state.pool()
+    record = await get_event(pool, tenant, await whole_id(pool, tenant, "events", event_id))
     if record is None:
         raise EventNotFound(f"no event of yours has the id {event_id[:200]!r}")
     return record

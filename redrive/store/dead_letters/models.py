@@ -24,7 +24,7 @@ class LetterRow(Record):
     category: Category
     error_type: str
     message: str = Field(description="of a long one the beginning and the end")
-    attempt_count: int = Field(description="tries in the last cycle")
+    attempt_count: int = Field(description="attempts in the last cycle")
     cycle: int
     first_failed_at: datetime = Field(description="in the last cycle")
     last_failed_at: datetime
@@ -51,7 +51,7 @@ class FailureCycleEntry(Record):
     category: Category
     error_type: str
     message: str
-    build_id: str = Field(description="build id of the worker that made the last try")
+    build_id: str = Field(description="build id of the worker that made the last attempt")
     first_failed_at: datetime
     last_failed_at: datetime
     replayed_by: str | None = Field(default=None, description="whose replay opened the cycle; none: the run itself")

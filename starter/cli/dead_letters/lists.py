@@ -172,7 +172,7 @@ def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
-    return {"run in Temporal": f"{place}/{run_id}", "letter in Temporal": f"{place}/{letter}"}
+    return {"run in Temporal": f"{place}/{run_id}", "dead letter in Temporal": f"{place}/{letter}"}
 
 
 @app.command

@@ -14,7 +14,7 @@ from redrive.contracts import Attempt
 from redrive.dead_letters import LetterStatus
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
-from redrive.starter.cli.terminal import Facts, Listing, plain
+from redrive.starter.cli.terminal import Facts, Listing, hint, plain
 from redrive.store.dead_letters.models import (
     AuditEntry,
     FailureCycleEntry,
@@ -44,7 +44,7 @@ def letters_table(rows: Sequence[LetterRow]) -> Listing:
     """Return a list of dead letters."""
     table = _table("id", "tenant", "pipeline", "status", "category", "cycle", "last failure", "error")
     for row in rows:
-        error = plain(_first_line(row.message, 100))
+        error = plain(_one_line(row.message, 100))
         # A pipeline's step is a part of the id.
         place = plain(f"{row.pipeline} › {row.module}" if row.letter.foreign else row.pipeline)
         facts = (row.tenant, place, letter_status(row), row.category.value, str(row.cycle))
@@ -132,7 +132,7 @@ def _cycle(entry: FailureCycleEntry) -> Group:
 
 
 def _attempt(attempt: Attempt) -> tuple[str, str, str, Text, str]:
-    error = plain(f"{attempt.error_type}: {_first_line(attempt.error, 160)}")
+    error = plain(f"{attempt.error_type}: {_one_line(attempt.error, 160)}")
     waited = _span(attempt.delay) if attempt.delay is not None else ""
     return str(attempt.attempt), moment(attempt.at), attempt.category.value, error, waited
 
@@ -155,7 +155,7 @@ def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
         moment(entry.at),
         entry.action,
         plain(entry.actor),
-        plain(_first_line(reason, 200)),
+        plain(_one_line(reason, 200)),
         plain(entry.request_id or ""),
     )
 
@@ -165,9 +165,9 @@ def _next_commands(record: LetterRecord) -> Iterator[Text]:
         return
     verbs = ["restart", "discard"] if record.orphaned else ["replay", "resolve", "discard"]
     if record.blocked_by:
-        yield Text(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
+        yield hint(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
     else:
-        yield Text(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`, or {' or '.join(verbs[1:])}")
+        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`, or {' or '.join(verbs[1:])}")
 
 
 def stats_view(stats: LetterStats) -> Group:
@@ -188,11 +188,11 @@ def _counts(kind: str, counts: dict[Category, int] | dict[str, int]) -> Facts:
 
 
 def _groups(groups: Iterable[LetterGroup]) -> Listing:
-    table = _table("count", "fingerprint", "tenant", "pipeline", "step", "category", "newest", "error", "sample")
+    table = _table("fingerprint", "count", "tenant", "pipeline", "step", "category", "newest", "error", "sample")
     for group in groups:
         place = (group.tenant, group.pipeline, group.step, group.category.value)
-        error = plain(_first_line(group.message, 80))
-        table.add_row(str(group.count), group.fingerprint, *place, moment(group.last_failed_at), error, group.sample)
+        error = plain(_one_line(group.message, 100))
+        table.add_row(group.fingerprint, str(group.count), *place, moment(group.last_failed_at), error, group.sample)
     return table
 
 
@@ -204,13 +204,15 @@ def _table(*headers: str) -> Listing:
     return Listing(*headers)
 
 
-def _first_line(text: str, limit: int) -> str:
+def _one_line(text: str, limit: int) -> str:
+    """Return a text as one line. Of a long one, the beginning and the end: an error often says the cause last."""
     line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    half = (limit - 3) // 2
+    return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
 
 
 def watched_line(record: LetterRecord, at: datetime) -> Text:
     """Return a dead letter's status as one line of a log."""
     closed = _resolution(record) if record.status.closed else None
-    about = closed or f"{record.category.value}: {_first_line(record.message, 120)}"
+    about = closed or f"{record.category.value}: {_one_line(record.message, 120)}"
     return Text.assemble(moment(at), "  ", letter_status(record), f"  cycle {record.cycle}  ", plain(about))

@@ -30,6 +30,7 @@ from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import confirm, console, plain
+from redrive.store.broker_records import whole_id
 from redrive.store.events.dead import DeadEventFilter, DeadEventStatus, discard, get_dead_event, list_dead_events
 from redrive.store.events.records import failed_projections
 from redrive.store.messages.dead import parse_id
@@ -132,14 +133,11 @@ async def replay_events(chosen: EventSelection, command: Replay, how: Giving) ->
 async def _actions(chosen: EventSelection, command: Replay, replays: EventReplays, pool: Pool) -> dict[str, Action]:
     """Return what to do, by the name under which it is shown."""
     if chosen.event_id:
-        event_id = chosen.event_id
+        event_id = await whole_id(pool, chosen.tenant, "events", chosen.event_id)
         return {event_id: lambda: replays.event(chosen.tenant, event_id, chosen.projector_names, command)}
     if chosen.dead_id:
-        return {
-            chosen.dead_id: _dead_action(
-                replays, pool, chosen.tenant, chosen.dead_id, command, assign_to=chosen.assign_to
-            )
-        }
+        dead_id = await whole_id(pool, chosen.tenant, "dead_events", chosen.dead_id)
+        return {dead_id: _dead_action(replays, pool, chosen.tenant, dead_id, command, assign_to=chosen.assign_to)}
     if chosen.dead:
         page = await list_dead_events(
             pool, DeadEventFilter(tenant=chosen.tenant, status=DeadEventStatus.PENDING, assigned=True), chosen.limit
@@ -248,7 +246,7 @@ async def replay(*, chosen: EventSelection = NOTHING, how: EventReplay = USUAL) 
         await replay_events(chosen, command, how)
 
 
-async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: Giving) -> None:
+async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], /, *, how: Giving) -> None:
     """Discard a message that could not become a run. Its record stays; it can no longer be replayed.
     `redrive events ignore` is an alias.
 
@@ -259,13 +257,13 @@ async def discard_event(dead_id: Annotated[str, Parameter(name="ID")], *, how: G
     Parameters
     ----------
     dead_id
-        The dead event's id; `redrive events dead` shows them.
+        The dead event's id, or a beginning of it that no other has; `redrive events dead` shows them.
     """
     command = how.command(Discard)
     async with open_records(read_settings()) as pool:
-        found = await get_dead_event(pool, None, dead_id)
+        found = await get_dead_event(pool, None, await whole_id(pool, None, "dead_events", dead_id))
         if found is None:
             raise EventNotFound(f"no dead event has the id {dead_id[:200]!r}; `redrive events dead` shows them")
-        confirm(f"Discard {dead_id}?", yes=how.yes)
+        confirm(f"Discard {found.id}?", yes=how.yes)
         answer = await discard(pool, found, command)
     finish(answer, json=how.json)

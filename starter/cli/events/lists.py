@@ -18,6 +18,7 @@ from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.terminal import Json, Listing, console, plain
 from redrive.store.audit import AuditLine, list_audit
+from redrive.store.broker_records import whole_id
 from redrive.store.events.dead import (
     DeadEvent,
     DeadEventFilter,
@@ -115,7 +116,7 @@ async def dead(
 
 
 @app.command
-async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = False) -> None:
+async def show(event: Annotated[str, Parameter(name="ID")], /, *, json: Json = False) -> None:
     """Show an event with its projectors, or a dead event with its message. Secrets are left out.
 
     **Example**
@@ -125,16 +126,16 @@ async def show(event: Annotated[str, Parameter(name="ID")], *, json: Json = Fals
     Parameters
     ----------
     event
-        The id of an event or of a dead event.
+        The id of an event or of a dead event, or a beginning of it that no other has.
     """
     settings = read_settings()
     redactor = settings.redactor()
     async with open_records(settings) as pool:
-        found = await get_dead_event(pool, None, event)
+        found = await get_dead_event(pool, None, await whole_id(pool, None, "dead_events", event))
         if found is not None:
             await _show_dead(pool, found, redactor, json=json)
             return
-        stored = await get_event(pool, None, event)
+        stored = await get_event(pool, None, await whole_id(pool, None, "events", event))
         if stored is None:
             raise EventNotFound(f"no event has the id {event[:200]!r}; `redrive events list` shows those there are")
         records = await projections_of(pool, stored.tenant, stored.id)
@@ -187,7 +188,7 @@ def projections_table(records: Sequence[Projection]) -> Listing:
 
 def dead_events_table(rows: Sequence[DeadEvent]) -> Listing:
     """Return a list of dead messages."""
-    headers = ("dead event", "tenant", "status", "stream", "message", "tries", "last try", "error")
+    headers = ("dead event", "tenant", "status", "stream", "message", "attempts", "last attempt", "error")
     table = Listing(*headers)
     for row in rows:
         status = Text(row.status, style=_STYLES.get(row.status, ""))

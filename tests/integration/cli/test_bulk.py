@@ -75,7 +75,7 @@ async def test_one_account_is_one_pair_of_eyes(operator: Operator, worker: Worke
         assert plan["hash"] in refused.sentence
         why = ("--tenant", operator.tenant, "--reason", "looked at it", "--by", "zoe")
         own = await command("bulk", "approve", plan["hash"], *why)
-        assert own.sentence.endswith("[same_eyes]")
+        assert own.sentence.endswith("[same_approver]")
         yes = {
             "tenant": operator.tenant,
             "approved_by": "bob",

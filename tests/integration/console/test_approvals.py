@@ -54,7 +54,7 @@ async def test_an_edit_waits_for_another_admin(
     assert [each["plan"]["input_patch"] for each in waiting] == [{"n": 41, "note": None}]
     approve = f"/api/v1/approvals/{waiting[0]['plan_hash']}"
     own = await ann.post(approve, json=YES)
-    assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
+    assert (own.status_code, own.json()["code"]) == (409, "same_approver")
     async with client_of(strict, await make_token(tenant=new_tenant())) as foreign:
         assert (await foreign.post(approve, json=YES)).status_code == 404
         assert (await foreign.get("/api/v1/approvals")).json() == {"approvals": []}
@@ -98,7 +98,7 @@ async def test_a_token_of_ones_own_is_no_second_pair(strict: FastAPI, ann: httpx
     for each in (secret, further):
         async with client_of(strict, each) as friend:
             answer = await friend.post(f"/api/v1/approvals/{waiting[0]['plan_hash']}", json=YES)
-        assert (answer.status_code, answer.json()["code"]) == (409, "same_eyes")
+        assert (answer.status_code, answer.json()["code"]) == (409, "same_approver")
 
 
 async def test_an_hour_is_all_there_is(ann: httpx.AsyncClient, ben: httpx.AsyncClient, pool: Pool, case: Case) -> None:

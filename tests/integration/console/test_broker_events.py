@@ -56,6 +56,19 @@ async def test_dead_event_becomes_a_run_of_its_tenant(
     assert [row["id"] for row in listed] == [closed["event_id"]]
 
 
+async def test_a_beginning_of_an_id_names_an_event(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """As long as no other of the tenant has it; what is too short, or begins another's, names none."""
+    dead_id = await bury(pool, tenant, event_body(f"{tenant}:1"))
+    stored = (await store_event(pool, tenant)).id
+    foreign = await bury(pool, new_tenant(), event_body("theirs"))
+    assert (await admin.get(f"{DEAD}/{dead_id[:-6]}")).json()["id"] == dead_id
+    assert (await admin.get(f"{STORED}/{stored[:-6]}")).json()["id"] == stored
+    assert (await admin.get(f"{DEAD}/{foreign[:-6]}")).status_code == 404
+    await bury(pool, tenant, event_body(f"{tenant}:2"))
+    both = await admin.get(f"{DEAD}/dead-event-")
+    assert (both.status_code, dead_id in both.json()["detail"]) == (400, True)
+
+
 async def test_a_replay_that_fails_again_says_why(
     admin: httpx.AsyncClient, case: Case, pool: Pool, tenant: str
 ) -> None:

@@ -76,7 +76,7 @@ async def test_a_plan_waits_for_another_admin(ann: httpx.AsyncClient, ben: httpx
     assert [(each["plan_hash"], each["reason"]) for each in waiting] == [(start["plan_hash"], start["reason"])]
     assert waiting[0]["plan"]["groups"][0]["run_again"] == [{"name": "second", "effect": "keyed"}]
     own = await ann.post(approval, json=YES)
-    assert (own.status_code, own.json()["code"]) == (409, "same_eyes")
+    assert (own.status_code, own.json()["code"]) == (409, "same_approver")
     assert (await ben.post(approval, json=YES)).status_code == 200
     other = await ann.post(BULK, json=start | {"command": start["command"] | {"canary": 1}})
     assert (other.status_code, other.json()["code"]) == (409, "PLAN_CHANGED")
@@ -110,7 +110,7 @@ async def test_one_person_is_one_pair_of_eyes(
                 approval = await refused_start(asking, await planned(asking, rate=rate))
                 for each in eyes:
                     answer = await each.post(approval, json=YES)
-                    assert (answer.status_code, answer.json()["code"]) == (409, "same_eyes")
+                    assert (answer.status_code, answer.json()["code"]) == (409, "same_approver")
 
 
 async def test_another_tenant_neither_sees_nor_approves(

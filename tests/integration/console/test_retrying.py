@@ -34,7 +34,7 @@ async def test_a_waiting_step_is_listed_on_every_page_that_says_so(admin: httpx.
         assert "&lt;b&gt;the bank&lt;/b&gt; is down" in page
     page = (await admin.get(f"/runs/{case.run_id}")).text
     assert 'class="track"' in page
-    assert "failed tries: 1" in page
+    assert "failed attempts: 1" in page
     await admin.post(f"/api/v1/runs/{case.run_id}/cancel", json={"reason": "seen"})
     await case.until(RunStatus.CANCELED)
 

@@ -77,6 +77,42 @@ async def test_tests_and_checks_of_the_page_pass(files: dict[str, Any]) -> None:
         checks.check(invoice.Invoice(customer="new", lines=[1]))
 
 
+OTHER_PAGES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("fast_steps", "clean", {"text": " hello "}, {"text": "HELLO"}),
+    (
+        "projections",
+        "interview-completed",
+        {
+            "event": {
+                "id": "event-1",
+                "dedupe_key": "k",
+                "type": "t",
+                "source": "s",
+                "payload": {"user": "ada", "score": 3},
+            }
+        },
+        {"total": 3},
+    ),
+]
+
+
+async def test_pipelines_of_other_pages_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings, temporal: Client, registry: Registry
+) -> None:
+    """A page's block is a file that a worker can run."""
+    monkeypatch.setattr(redrive.modules, "DEFAULT_REGISTRY", registry)
+    monkeypatch.setattr(redrive, "module", registry.module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    for page, *_ in OTHER_PAGES:
+        (tmp_path / f"page_{page}.py").write_text(blocks(f"docs/{page}.md")[0])
+        importlib.import_module(f"page_{page}")
+    async with running_worker(settings, registry):
+        client = Redrive(temporal, task_queue=settings.task_queue, registry=registry)
+        for _, pipeline, payload, output in OTHER_PAGES:
+            run = await client.start(pipeline, payload)
+            assert (await client.result(run.run_id)).output == output, pipeline
+
+
 async def test_module_of_the_readme_calls_its_service(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings, temporal: Client, registry: Registry
 ) -> None:

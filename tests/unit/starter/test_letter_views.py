@@ -1,15 +1,21 @@
 """What a dead letter looks like on a terminal."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from redrive.categories import Category
+from redrive.dead_letters import LetterStatus
 from redrive.settings import Settings
 from redrive.starter.cli.dead_letters.lists import web_links
-from redrive.starter.cli.terminal import plain
+from redrive.starter.cli.dead_letters.views import letters_table, stats_view
+from redrive.starter.cli.terminal import Terminal, plain
 from redrive.starter.stack.state import StackInfo, StateDirectory
+from redrive.store.dead_letters.models import LetterGroup, LetterRow, LetterStats
 
+NOW = datetime(2026, 11, 17, tzinfo=UTC)
 INFO = StackInfo(
     pid=1,
     temporal_address="127.0.0.1:7233",
@@ -32,7 +38,7 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
         state.write_info(INFO)
         assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {
             "run in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/run-1",
-            "letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
+            "dead letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
         }
         elsewhere = settings.model_copy(update={"temporal_address": "cloud:7233"})
         assert web_links(elsewhere, "run-1", "dead-letter-run-1-pay") == {}
@@ -51,3 +57,56 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
 def test_foreign_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
     """Control characters are made visible, markup is left as it is."""
     assert plain(text).plain == shown
+
+
+def test_a_list_shows_the_end_of_a_long_error() -> None:
+    """The cause often stands last."""
+    row = LetterRow(
+        id="dead-letter-run-1-charge",
+        tenant="acme",
+        run_id="run-1",
+        step="charge",
+        module="charge",
+        pipeline="order",
+        status=LetterStatus.PENDING,
+        category=Category.UNKNOWN,
+        error_type="ServiceError",
+        attempt_count=1,
+        cycle=1,
+        first_failed_at=NOW,
+        last_failed_at=NOW,
+        fingerprint="149f4338213d89e6",
+        correlation_id="run-1",
+        idempotency_key=None,
+        replay_count=0,
+        version=1,
+        updated_at=NOW,
+        orphaned=False,
+        blocked_by=None,
+        message=f"the service answered 500: {'x' * 200} the ledger is closed",
+    )
+    (cells,) = letters_table([row]).rows
+    error = cells[-1].plain
+    assert len(error) <= 100
+    assert error.startswith("the service answered 500: ")
+    assert error.endswith(" the ledger is closed")
+
+
+def test_a_narrow_terminal_shows_a_group_under_its_fingerprint(capsys: pytest.CaptureFixture[str]) -> None:
+    """That is what is copied to the next command."""
+    group = LetterGroup(
+        count=3,
+        fingerprint="149f4338213d89e6",
+        tenant="acme",
+        pipeline="order",
+        step="charge",
+        category=Category.UNKNOWN,
+        error_type="ServiceError",
+        first_failed_at=NOW,
+        last_failed_at=NOW,
+        message="it is down",
+        sample="dead-letter-run-1-charge",
+    )
+    stats = LetterStats(by_status={}, oldest_open=None, looked_at=1, by_category={}, by_step={}, groups=[group])
+    Terminal(width=60).print(stats_view(stats))
+    assert "\n149f4338213d89e6\n  count 3" in capsys.readouterr().out

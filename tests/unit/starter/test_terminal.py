@@ -3,9 +3,10 @@
 import io
 
 import pytest
+from rich.console import Group
 from rich.text import Text
 
-from redrive.starter.cli.terminal import Facts, Listing, Terminal, command_line
+from redrive.starter.cli.terminal import Facts, Listing, Terminal, command_line, hint
 
 RUN = "run-01a1e2177540731697934191006e66dd"
 LETTER = f"dead-letter-{RUN}-charge"
@@ -70,3 +71,12 @@ def test_commands_are_printed_as_they_can_be_pasted(monkeypatch: pytest.MonkeyPa
     assert command_line() == "'/opt/own tools/redrive'"
     monkeypatch.setenv("REDRIVE_CALLED_AS", "python3 run.py")
     assert command_line() == "python3 run.py"
+
+
+def test_hints_name_commands_as_they_were_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command in a sentence can be pasted: as `run.py` was called, and not broken into lines."""
+    sentence = f"next: `redrive dlq replay {LETTER} --reason …`, or resolve or discard"
+    assert shown(Group(hint(sentence)), 80) == f"{sentence}\n"
+    monkeypatch.setenv("REDRIVE_CALLED_AS", "python3 run.py")
+    assert shown(Group(hint(sentence)), 80) == f"{sentence.replace('redrive dlq', 'python3 run.py dlq')}\n"
+    assert shown("`redrive modules` shows what can be started", 80).startswith("`python3 run.py modules`")

@@ -43,8 +43,13 @@ def test_moment_may_name_its_zone() -> None:
 @given(st.datetimes(datetime(1971, 1, 1), datetime(9000, 1, 1)), st.text())  # noqa: DTZ001
 def test_cursor_brings_its_moment_back(now: datetime, inner: str) -> None:
     """Whatever the list's own cursor is, the next page counts from the same moment."""
-    moment = now.replace(tzinfo=UTC)
+    moment = now.replace(tzinfo=UTC, microsecond=0)
     assert read_page_cursor(page_cursor(inner, moment), NOW) == (inner, moment)
+
+
+def test_first_page_counts_from_this_second() -> None:
+    """Its cursor has no room for more."""
+    assert read_page_cursor(None, NOW.replace(microsecond=7)) == (None, NOW.replace(microsecond=0))
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "x:y", "9" * 40 + ":x", "9" * 5000 + ":x"])

@@ -13,8 +13,10 @@ from redrive import Redrive, RunStatus
 from redrive.contracts import RunResult
 from redrive.dead_letters import LetterId
 from redrive.errors import RedriveError
+from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
 from redrive.reconcile import Reconciliation
+from redrive.redaction.redactor import Redactor
 from redrive.store.audit import verify
 from tests.acceptance.live import Sink, insist
 from tests.cluster.database import ClusterDatabase
@@ -178,7 +180,8 @@ class Case:
     async def _reconciled(self) -> list[str]:
         pool = await open_pool(self.database.url("redrive_app"))
         try:
-            report = await Reconciliation(self.client, pool, repair=False).run(self.tenant)
+            ends = MissedEnds(self.client, pool, Redactor())
+            report = await Reconciliation(self.client, pool, ends, repair=False).run(self.tenant)
         finally:
             await pool.close()
         return [f"reconcile: {problem.kind} {problem.run_id}" for problem in report.problems]

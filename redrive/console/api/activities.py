@@ -11,7 +11,7 @@ from pydantic import Field
 from redrive.console.api.answers import CommandBody, refusals
 from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
-from redrive.contracts import KEYWORD_LIMIT, NAME_PATTERN, Message
+from redrive.contracts import NAME_PATTERN, Message
 from redrive.pending_activities import (
     LOOKED_AT,
     ActivityName,
@@ -38,7 +38,7 @@ class ActivityBody(CommandBody):
     """A command to an activity."""
 
     workflow_id: str = Field(min_length=1, max_length=1000)
-    execution: str = Field(min_length=1, max_length=KEYWORD_LIMIT, description="Temporal's run id")
+    execution: str = Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="Temporal's run id")
     activity_id: str = Field(min_length=1, max_length=1000)
 
 

@@ -1,5 +1,6 @@
 """Every route, as everybody: who gets what. A new route without a line here fails the first test."""
 
+import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/api/v1/retrying/activities"): READ,
     # There is none of this name.
     ("POST", "/api/v1/retrying/activities/{verb}"): Row(
-        401, 403, 403, 404, 404, 404, WHY | {"workflow_id": "none", "execution": "none", "activity_id": "1"}
+        401, 403, 403, 404, 404, 404, WHY | {"workflow_id": "none", "execution": str(uuid.uuid4()), "activity_id": "1"}
     ),
     ("GET", "/api/v1/workflow-dlq"): READ,
     ("GET", "/api/v1/workflow-dlq/groups"): READ,
@@ -234,6 +235,7 @@ async def scene(
         "run_id": case.run_id,
         "step": "first",
         "name": "no-such",
+        "verb": "pause",
         "letter_id": parked,
         "token_id": revoked.id,
         "bulk_id": bulk_id,

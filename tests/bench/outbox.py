@@ -16,7 +16,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -29,11 +30,13 @@ from redrive.settings import Settings
 from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.stack import Stack
 from tests.bench.outbox_jobs import URL
-from tests.conftest import owner_url
+from tests.conftest import eventually, owner_url
 
 LANES, BATCH = 4, 50
 # The worst of a hundred.
 P99 = 98
+# Programs are slow to start on a busy machine.
+START_TIME = 60.0
 
 
 def _shown(name: str, seconds: Sequence[float]) -> str:
@@ -42,13 +45,15 @@ def _shown(name: str, seconds: Sequence[float]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _process(*command: str, environment: Mapping[str, str], settle: float = 3.0) -> AsyncIterator[None]:
+async def _process(
+    *command: str, environment: Mapping[str, str], ready: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[None]:
     """Run a program beside us, from when it is ready."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *command), env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=None
+        *(sys.executable, *command), env=environment, stdout=asyncio.subprocess.DEVNULL
     )
     try:
-        await asyncio.sleep(settle)
+        await eventually(ready, within=START_TIME)
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -62,12 +67,17 @@ class OutboxBench:
     def __init__(self, stack: Stack, state: Path) -> None:
         self._url = owner_url(stack.info)
         self._environment = worker_environment(stack.info, state_dir=state, embedded_temporal=True) | {
-            "REDRIVE_LOG_LEVEL": "error"
+            "REDRIVE_LOG_LEVEL": "error",
+            "REDRIVE_READY_FILE": str(state / "bridge-ready"),
         }
 
     @contextlib.asynccontextmanager
     async def _bridge(self) -> AsyncIterator[None]:
-        async with _process("redrive.starter.cli.main", "bridge", "outbox", environment=self._environment, settle=6.0):
+        file = Path(self._environment["REDRIVE_READY_FILE"])
+        file.unlink(missing_ok=True)
+        command = ("-m", "redrive.starter.cli.main", "bridge", "outbox")
+        ready = partial(asyncio.to_thread, file.exists)
+        async with _process(*command, environment=self._environment, ready=ready):
             yield
 
     async def latency(self, rate: int, seconds: float) -> str:
@@ -107,7 +117,7 @@ class OutboxBench:
         return f"redrive, enqueue() in one transaction: {count / took:.0f} rows/s"
 
     async def started(self, seconds: float) -> str:
-        """Return how many rows a second get their runs from one bridge."""
+        """Return how many rows a second get their runs from one bridge, from its first second on."""
         connection = await asyncpg.connect(self._url)
         query = "SELECT count(*) FROM redrive.outbox WHERE status = 'in_flight'"
         async with self._bridge():
@@ -146,8 +156,15 @@ class JobsBench:
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[None]:
-        async with _process("tests.bench.outbox_jobs", environment=self._environment):
+        # Not by `-m`: it wants its app to be in an imported module.
+        command = ("-c", "import asyncio; from tests.bench.outbox_jobs import work; asyncio.run(work())")
+        async with _process(*command, environment=self._environment, ready=self._has_worker):
             yield
+
+    async def _has_worker(self) -> bool:
+        return bool(
+            await self._fetch("SELECT FROM procrastinate_workers WHERE last_heartbeat > now() - interval '5 s'")
+        )
 
     async def latency(self, rate: int, seconds: float) -> str:
         """Return how long after its commit a job is started."""

@@ -1,8 +1,6 @@
 """Procrastinate as its users run it, for the comparison with the outbox: an app, a task, a worker process."""
 
-import asyncio
 import os
-import sys
 
 import procrastinate
 
@@ -20,7 +18,3 @@ async def work() -> None:
     """Run a worker until it is terminated."""
     async with app.open_async():
         await app.run_worker_async(concurrency=100, listen_notify=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(work(), debug="--debug" in sys.argv)

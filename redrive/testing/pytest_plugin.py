@@ -48,6 +48,7 @@ def redrive_server(
     from redrive.testing.server import Server  # noqa: PLC0415
 
     def start(**options: Any) -> "AbstractAsyncContextManager[Server]":
-        return Server.start(**{"services": redrive_services, "faults": redrive_faults} | options)
+        given: dict[str, Any] = {"services": redrive_services, "faults": redrive_faults} | options
+        return Server.start(**given)
 
     return start

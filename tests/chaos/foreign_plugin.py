@@ -9,6 +9,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+from temporalio.worker._worker import load_default_build_id
 
 from redrive.plugin import DeadLetters
 from redrive.plugin.reports import NAMES
@@ -48,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give every client that connects the plugin, which its workers inherit."""
     if "REDRIVE_KILL" not in os.environ:
         return
+    # A worker's default build id is a hash over all loaded code: seconds, which no test's timeout should pay.
+    load_default_build_id()
     plugins = [DeadLetters(["*"]), SimplePlugin("killer", interceptors=[KILLER])]
     connect = Client.connect
 

@@ -199,7 +199,7 @@ def _replay(
     return bulk_command(Verb.REPLAY, chosen, care, mode=mode, from_step=from_step, input_patch=edit)
 
 
-async def _plan(redrive: "Redrive", pool: Pool | None, command: BulkCommand) -> BulkPlan:
+async def _plan(redrive: "Redrive", pool: "Pool | None", command: BulkCommand) -> BulkPlan:
     planner = partial(plan_bulk, pool, KnownSteps.published(await redrive.catalog())) if pool else None
     return await redrive.bulk.plan(command, planner)
 

@@ -19,6 +19,8 @@ from tests.cluster.fleet import Fleet, running_fleet
 WORKERS = 2
 _PAUSE = 4.0
 _OUTAGE = 6.0
+# A pass over all troubles takes a minute; without an end, little would ever be done on a slow machine.
+_RUNS_A_PASS = 300
 
 
 @dataclass
@@ -42,10 +44,10 @@ class Trouble:
         return kinds if self.cluster.network.can_cut else {k: v for k, v in kinds.items() if "cut" not in k}
 
     @contextlib.asynccontextmanager
-    async def going_on(self) -> AsyncIterator[None]:
-        """Make trouble until the block ends; what has begun is brought to its end."""
+    async def going_on(self, passes: int) -> AsyncIterator[None]:
+        """Make trouble, every kind so often at most, until the block ends; what has begun is brought to its end."""
         stop = asyncio.Event()
-        self._making = asyncio.create_task(self._make(stop))
+        self._making = asyncio.create_task(self._make(stop, passes))
         try:
             yield
         finally:
@@ -57,8 +59,8 @@ class Trouble:
         while self.done.total() < count and not self._making.done():  # noqa: ASYNC110  # they come one by one, seconds apart
             await asyncio.sleep(0.1)
 
-    async def _make(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+    async def _make(self, stop: asyncio.Event, passes: int) -> None:
+        for _ in range(passes):
             for name, trouble in self.kinds.items():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PAUSE):
@@ -93,7 +95,7 @@ async def _acts(cluster: Cluster, case: Case, fleet: Fleet, runs: int) -> list[s
     trouble, seconds = Trouble(cluster), clock()
     case.service.refusing = True
     first = runs * 9 // 10
-    async with trouble.going_on():
+    async with trouble.going_on(1 + runs // _RUNS_A_PASS):
         for portion in range(len(trouble.kinds)):
             so_far = trouble.done.total()
             await case.start(range(first)[portion :: len(trouble.kinds)])
@@ -107,7 +109,7 @@ async def _acts(cluster: Cluster, case: Case, fleet: Fleet, runs: int) -> list[s
     await case.until_parked()
     print(f"  workers replaced with {len(case.parked)} runs parked, after {seconds():.0f} s", flush=True)
     case.service.refusing = False
-    async with trouble.going_on():
+    async with trouble.going_on(1):
         await case.replay_parked()
         ended |= await case.results([run for run in case.runs.values() if run not in ended])
     missed = [f"not shown: {name} never happened" for name in trouble.kinds if not trouble.done[name]]

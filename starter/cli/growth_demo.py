@@ -1,7 +1,9 @@
 """`redrive demo growth`: the tests and drills of a whole platform, one after the other, with what they found."""
 
 import contextlib
+import json
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -83,8 +85,9 @@ def print_environment(system: GrowthSystem) -> None:
         "REDRIVE_TASK_QUEUE": TASK_QUEUE,
         "REDRIVE_EVENTS_STREAM": STREAM,
         "REDRIVE_EVENTS_TENANT": TENANT,
+        "REDRIVE_EVENTS_LABELS": json.dumps(system.events.labels),
         "REDIS_URL": redis_url,
     }
-    words = " ".join(f"{name}={value}" for name, value in variables.items())
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     console.print(f"  export {words}", soft_wrap=True, markup=False, highlight=False)
     console.print("Ctrl-C stops everything.")

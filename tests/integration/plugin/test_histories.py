@@ -76,8 +76,8 @@ async def test_happy_histories_are_equal_event_by_event(users: Project, plain: C
             assert await events(with_it) == await events(without)
 
 
-async def recorded_without(users: Project, plain: Client) -> dict[str, WorkflowHandle[Any, Any]]:
-    """Return workflows that ran without the plugin: races in one workflow task, and failures that were raised."""
+async def test_histories_that_were_recorded_without_it_replay_with_it(users: Project, plain: Client) -> None:
+    """Also races: activities and timers that end in one workflow task, and failures that were raised."""
     queue = f"{users.queue}-plain"
 
     async def start(run: Any, *arguments: Any) -> WorkflowHandle[Any, Any]:
@@ -96,31 +96,19 @@ async def recorded_without(users: Project, plain: Client) -> dict[str, WorkflowH
         await raced.result()
     users.broken("charge", "ship-1")
     async with project.plain_worker(plain, queue):
-        handles = {
-            "raced": raced,
-            "fell_back": await start(project.FallbackWorkflow.run, users.order()),
-            "left_alone": await start(project.PlainWorkflow.run, users.order()),
-            "impatient": await start(project.ImpatientWorkflow.run, users.order()),
-            "failed": await start(project.OrderWorkflow.run, users.order()),
-            "parallel": await start(project.ParallelWorkflow.run, users.case, 3),
-            "child": await start(project.ParentWorkflow.run, users.order()),
-            "local": await start(project.LocalWorkflow.run, users.order()),
-        }
-        await asyncio.gather(*(handle.result() for handle in handles.values()), return_exceptions=True)
-    return handles
-
-
-async def test_histories_that_were_recorded_without_it_replay_with_it(users: Project, plain: Client) -> None:
-    """Also races: activities and timers that end in one workflow task, and failures that were raised."""
-    for handle in (await recorded_without(users, plain)).values():
+        handles = [
+            raced,
+            await start(project.FallbackWorkflow.run, users.order()),
+            await start(project.PlainWorkflow.run, users.order()),
+            await start(project.ImpatientWorkflow.run, users.order()),
+            await start(project.OrderWorkflow.run, users.order()),
+            await start(project.ParallelWorkflow.run, users.case, 3),
+            await start(project.ParentWorkflow.run, users.order()),
+            await start(project.LocalWorkflow.run, users.order()),
+        ]
+        await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)
+    for handle in handles:
         await users.replays(handle)
-
-
-@pytest.mark.parametrize("path", sorted(STORED.glob("without_*.json")), ids=lambda path: path.stem)
-async def test_stored_histories_of_those_without_it_replay_with_it(path: Path) -> None:
-    """Adding the plugin to workflows that run is safe, in this release as in the one that recorded them."""
-    history = WorkflowHistory.from_json("stored", path.read_text())
-    await Replayer(workflows=project.WORKFLOWS, plugins=[DeadLetters(["*"])]).replay_workflow(history)
 
 
 async def test_a_first_park_adds_three_events(users: Project) -> None:
@@ -173,18 +161,7 @@ async def test_record(new_project: ProjectFactory) -> None:
                 assert (await users.command(letter, verb, **fields)).accepted
             await asyncio.gather(handle.result(follow_runs=False), return_exceptions=True)
             first = users.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
-            await _store(name, first)
-
-
-@pytest.mark.skipif("REDRIVE_RECORD" not in os.environ, reason="stores histories anew")
-async def test_record_without(users: Project, plain: Client) -> None:
-    """Store the histories of workflows that ran without the plugin."""
-    for name, handle in (await recorded_without(users, plain)).items():
-        await _store(f"without_{name}", handle)
-
-
-async def _store(name: str, handle: WorkflowHandle[Any, Any]) -> None:
-    (STORED / f"{name}.json").write_text(scrubbed((await handle.fetch_history()).to_json()))
+            (STORED / f"{name}.json").write_text(scrubbed((await first.fetch_history()).to_json()))
 
 
 async def _has(handle: WorkflowHandle[Any, Any], kind: str, count: int = 1) -> bool:

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextlib.contextmanager
-def worker_process(users: Project, letters: str, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
+def worker_process(users: Project, letters: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the project's worker as a process, and kill it."""
     address = users.client.service_client.config.target_host
-    command = [sys.executable, "-m", "tests.integration.plugin.users_worker", address, users.queue, letters, *more]
+    command = [sys.executable, "-m", "tests.integration.plugin.users_worker", address, users.queue, letters]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         yield process
@@ -60,52 +60,6 @@ async def test_a_killed_worker_loses_and_doubles_nothing(
             # Killed within an attempt, it fails by its timeout and parks again: nobody else could know.
             await eventually(lambda handle=handle: ended(users, handle), within=60)  # type: ignore[misc]
     assert [path.read_text() for path in paths] == ["touched\n"] * len(paths)
-
-
-STEPS = [
-    f"{name} {moment}"
-    for name in ("redrive.report", "redrive.record_command", "redrive.outcome")
-    for moment in ("before", "after")
-]
-
-
-async def test_a_worker_that_dies_at_each_step_loses_and_doubles_nothing(
-    new_project: ProjectFactory, settings: Settings, tmp_path: Path
-) -> None:
-    """Before and after each report of a failure, each record of a command, each report of an end."""
-    users = await new_project()
-    deaths = tmp_path / "deaths"
-    deaths.mkdir()
-    paths = [tmp_path / str(number) for number in range(len(STEPS) + 1)]
-    handles = []
-    for number, path in enumerate(paths):
-        Path(f"{path}.broken").touch()
-        workflow_id = f"dying-{users.case}-{number}"
-        if number < len(STEPS):
-            (deaths / workflow_id).write_text(STEPS[number])
-        handles.append(await users.start(TouchWorkflow.run, str(path), id=workflow_id))
-    supervisor = asyncio.create_task(supervised(users, settings.task_queue, deaths))
-    try:
-        found = [(await users.parked(handle, within=90))[0] for handle in handles]
-        for path in paths:
-            Path(f"{path}.broken").unlink()
-        await asyncio.gather(*(replayed(users, letter) for letter in found))
-        for handle in handles:
-            await eventually(lambda handle=handle: ended(users, handle), within=90)  # type: ignore[misc]
-            assert await handle.result() == "touched"
-    finally:
-        supervisor.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await supervisor
-    assert len(list(deaths.glob("*.died"))) == len(STEPS)
-    assert [path.read_text() for path in paths] == ["touched\n"] * len(paths)
-
-
-async def supervised(users: Project, letters: str, deaths: Path) -> None:
-    """Start the project's worker again whenever it has died."""
-    while True:
-        with worker_process(users, letters, str(deaths)) as process:
-            await asyncio.to_thread(process.wait)
 
 
 async def replayed(users: Project, letter: dict[str, object]) -> None:

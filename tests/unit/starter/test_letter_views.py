@@ -1,5 +1,6 @@
 """What a dead letter looks like on a terminal."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from redrive.starter.cli.terminal import plain
 from redrive.starter.stack.state import StackInfo, StateDirectory
 
 INFO = StackInfo(
-    pid=1,
+    pid=os.getpid(),
     temporal_address="127.0.0.1:7233",
     namespace="default",
     web_ui="http://127.0.0.1:8233",

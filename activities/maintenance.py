@@ -113,7 +113,7 @@ class KeyActivities:
         try:
             await self._alerts.raise_alert(_alert_on(problem))
         except (RedriveError, httpx.HTTPError) as error:
-            log.warning("alert.given_up", error_type=type(error).__name__, error=str(error))
+            log.warning("alert.not_sent", error_type=type(error).__name__, error=str(error))
             return
         self._told[which] = now
 

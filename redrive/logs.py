@@ -5,6 +5,7 @@ facts are bound once, with `structlog.contextvars` or `log.bind`, so that one id
 library's loggers (temporalio, asyncio, httpx) are printed in the same form.
 """
 
+import asyncio
 import logging
 import sys
 import time
@@ -151,7 +152,11 @@ class Outages(logging.Filter):
 
 
 def _is_handled(error: BaseException) -> bool:
-    return isinstance(error, OSError | TimeoutError) or type(error).__module__.split(".")[0] in _HANDLED
+    # An activity is canceled when its time is up, or its worker stops.
+    return (
+        isinstance(error, OSError | TimeoutError | asyncio.CancelledError)
+        or type(error).__module__.split(".")[0] in _HANDLED
+    )
 
 
 class _Handler(logging.StreamHandler[Any]):

@@ -1,5 +1,6 @@
 """Log lines as they come out on stderr."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -142,6 +143,8 @@ def test_outage_is_one_line_for_each_cause_and_interval() -> None:
     assert [outages.filter(record) for record in refused] == [True, False, False, False, False]
     assert (refused[0].getMessage(), refused[0].exc_info) == ("activity.failed", None)
     assert outages.filter(_failure(TimeoutError()))
+    canceled = _failure(asyncio.CancelledError())
+    assert (outages.filter(canceled), canceled.exc_info) == (True, None)
     now[0] += OUTAGE_INTERVAL
     later = _failure(ConnectionRefusedError("no database"))
     assert outages.filter(later)

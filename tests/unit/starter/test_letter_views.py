@@ -1,5 +1,6 @@
 """What a dead letter looks like on a terminal."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from redrive.store.dead_letters.models import LetterGroup, LetterRow, LetterStat
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 INFO = StackInfo(
-    pid=1,
+    pid=os.getpid(),
     temporal_address="127.0.0.1:7233",
     namespace="default",
     web_ui="http://127.0.0.1:8233",

@@ -51,7 +51,9 @@ async def banking(stack: StackInfo, tenant: str) -> AsyncIterator[WorkflowHandle
     case = uuid.uuid4().hex
     owner = SearchAttributePair(SearchAttributeKey.for_keyword(SearchAttribute.TENANT), tenant)
     runner = UnsandboxedWorkflowRunner()
-    async with Worker(client, task_queue=case, workflows=[Banking], activities=[call_bank], workflow_runner=runner):
+    async with Worker(
+        client, task_queue=case, workflows=[Banking], activities=[call_bank], workflow_runner=runner, build_id="tests"
+    ):
         yield await client.start_workflow(
             Banking.run, case, id=case, task_queue=case, search_attributes=TypedSearchAttributes([owner])
         )

@@ -276,4 +276,4 @@ WORKFLOWS = [
 
 def plain_worker(client: Client, queue: str) -> Worker:
     """Return the project's worker without the plugin."""
-    return Worker(client, task_queue=queue, workflows=WORKFLOWS, activities=ACTIVITIES)
+    return Worker(client, task_queue=queue, workflows=WORKFLOWS, activities=ACTIVITIES, build_id="tests")

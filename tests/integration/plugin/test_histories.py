@@ -90,7 +90,7 @@ async def test_histories_that_were_recorded_without_it_replay_with_it(users: Pro
     async with project.plain_worker(plain, queue):
         await eventually(lambda: _has(raced, "ACTIVITY_TASK_SCHEDULED"))
     # No worker has workflows until all activities and timers have ended: they race in one workflow task.
-    async with Worker(plain, task_queue=queue, activities=project.ACTIVITIES):
+    async with Worker(plain, task_queue=queue, activities=project.ACTIVITIES, build_id="tests"):
         await eventually(lambda: _has(raced, "TIMER_FIRED", 3))
     async with project.plain_worker(plain, queue), asyncio.timeout(20):
         await raced.result()

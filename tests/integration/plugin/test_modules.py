@@ -74,7 +74,7 @@ async def users(hosted: Modules, stack: StackInfo) -> AsyncIterator[Modules]:
     client = await Client.connect(stack.temporal_address, plugins=[plugin])
     replayer = Replayer(workflows=modules.WORKFLOWS, plugins=[plugin])
     made = Modules(client, hosted.redrive, hosted.database_url, plugin, replayer=replayer)
-    async with Worker(client, task_queue=made.queue, workflows=modules.WORKFLOWS):
+    async with Worker(client, task_queue=made.queue, workflows=modules.WORKFLOWS, build_id="tests"):
         yield made
 
 

@@ -62,7 +62,11 @@ async def test_a_workflow_task_that_fails_is_a_dead_letter_until_it_heals(
             return not await marked()
 
         async with Worker(
-            plain, task_queue=users.queue, workflows=[Buggy], workflow_runner=UnsandboxedWorkflowRunner()
+            plain,
+            task_queue=users.queue,
+            workflows=[Buggy],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            build_id="tests",
         ):
             handle = await users.start(
                 Buggy.run, users.case, search_attributes=TypedSearchAttributes([tenant]), id=f"buggy-{users.case}"

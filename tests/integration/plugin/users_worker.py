@@ -48,6 +48,7 @@ async def main(address: str, queue: str, letters: str) -> None:
         task_queue=queue,
         workflows=[TouchWorkflow],
         activities=[touch],
+        build_id="tests",
         activity_executor=ThreadPoolExecutor(4),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
     ).run()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import structlog
 from temporalio.client import Client
 
 from redrive import Redrive, Registry
@@ -21,6 +22,14 @@ from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
 
 T = TypeVar("T")
+
+# As our programs log: a traceback with the values of all variables takes longer than a worker may be blocked.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 # A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

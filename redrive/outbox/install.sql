@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS @schema@.outbox (
     replay_request text,
     created_at timestamptz NOT NULL DEFAULT now(),
     started_at timestamptz,
-    -- When a bridge asks next what became of the run; NULL: there is nothing to ask.
+    -- When a bridge asks next for the outcome of the run; NULL: there is nothing to ask.
     check_at timestamptz,
     -- Its run has ended, well or not.
     ended_at timestamptz,
@@ -296,7 +296,7 @@ CREATE OR REPLACE FUNCTION @schema@.outbox_due(p_limit integer) RETURNS SETOF @s
     RETURNING old.*
 $$;
 
--- For bridges: what became of a run. What is older than what the row knows changes nothing.
+-- For bridges: the outcome of a run. What is older than what the row knows changes nothing.
 CREATE OR REPLACE FUNCTION @schema@.outbox_follow(p_event uuid, p_fate jsonb) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     known @schema@.outbox;

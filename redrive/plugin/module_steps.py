@@ -41,7 +41,7 @@ class ModuleSteps:
     async def run(
         self, module: Module[Any, Any], given: BaseModel | Mapping[str, Any], policy: RetryPolicy | None, **asked: Any
     ) -> Any:
-        """Run a module until it has succeeded, or somebody has decided what becomes of it."""
+        """Run a module until it has succeeded, or somebody has decided about it."""
         self._calls[module.name] += 1
         step = self._step(module, policy, asked)
         operation = ModuleOperation(module, step, self._execution, self._options)

@@ -34,7 +34,7 @@ async def test_operator_reads_a_cause_and_replays(running: Running, pages: Pages
     """From the overview to three groups, to one cause, to its replay; the outcome shows without a reload."""
     parked = await park_three_kinds(running, pages)
     page = await pages.signed_in()
-    await expect(page.locator(".figures")).to_contain_text("Parked")
+    await expect(page.locator(".figures").first).to_contain_text("Parked")
     await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Dead letters").click()
     groups = page.locator(".groups > li")
     await expect(groups).to_have_count(3)

@@ -247,6 +247,7 @@ def test_dynamic_config_serves_short_delays_and_takes_turns() -> None:
         "matching.enableFairness": True,
         "matching.numTaskqueueReadPartitions": 1,
         "matching.numTaskqueueWritePartitions": 1,
+        "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 2,
     }
 
 

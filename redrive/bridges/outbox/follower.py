@@ -40,7 +40,7 @@ class Follower:
         self._redactor = redactor
 
     async def follow_some(self) -> bool:
-        """Tell rows that are due what became of their runs; return whether there may be more of them."""
+        """Tell rows that are due the outcomes of their runs; return whether there may be more of them."""
         pool = await self._outbox.database.pool()
         rows = [entry_of(record) for record in await call(pool, self._outbox.schema, "due", BATCH)]
         if rows:

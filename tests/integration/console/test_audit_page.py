@@ -44,7 +44,7 @@ async def test_the_page_leaves_out_what_the_system_recorded(admin: httpx.AsyncCl
     assert await reasons("?since=1h&action=resolved") == {"by hand"}
     assert await reasons(f"?dead_letter={letter.workflow_id}") == {"by itself", "by hand"}
     nothing = (await admin.get("/audit?actor=nobody")).text
-    assert "No line of the audit log fits" in nothing
+    assert "No line of the audit log matches" in nothing
     assert "empty well" not in nothing
     lines = (await admin.get("/api/v1/audit", params={"by_people": True, "about": "run-a"})).json()["lines"]
     assert [line["actor"] for line in lines] == ["Ann"]

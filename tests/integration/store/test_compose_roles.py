@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
+import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -18,6 +19,7 @@ from redrive.starter.stack.ports import LOOPBACK, listens, reserve
 from redrive.starter.stack.postgres import Passwords, Postgres, create_data
 from redrive.starter.stack.state import StateDirectory
 from redrive.store.migrate import migrate
+from tests.conftest import eventually
 
 SCRIPT = Path(__file__).parents[3] / "deploy/postgres/roles.sh"
 NAMES = ("POSTGRES", "TEMPORAL_DB", "REDRIVE_DB", "REDRIVE_APP_DB", "REDRIVE_CONSOLE_DB")
@@ -39,11 +41,22 @@ async def server() -> AsyncIterator[str]:
             program = Program("postgres", "PostgreSQL", command, ready, directory=Path("/"), account=placement.account)
             try:
                 await supervisor.start(program)
+                await eventually(partial(_takes_connections, reservation.number))
                 await _run_script(placement.program("psql"), reservation.number)
                 yield f"{LOOPBACK}:{reservation.number}"
             finally:
                 await supervisor.stop()
                 reservation.close()
+
+
+async def _takes_connections(port: int) -> bool:
+    try:
+        password = PASSWORDS["POSTGRES_PASSWORD"]
+        connection = await asyncpg.connect(host=LOOPBACK, port=port, user="postgres", password=password)
+    except asyncpg.CannotConnectNowError:
+        return False
+    await connection.close()
+    return True
 
 
 async def _run_script(psql: str, port: int) -> None:

@@ -31,7 +31,7 @@ def _refusal(capsys: pytest.CaptureFixture[str]) -> str:
 
 WRONG = [
     ("bogus", 'Unknown command "bogus"'),
-    ("run bogus", "start, status, list, retrying, cancel"),
+    ("run bogus", "start, status, list, retrying"),
     ("run start", "PIPELINE"),
     ("run start hello --bogus", "unknown option: --bogus"),
     ("run start hello {}", "not understood: {}"),

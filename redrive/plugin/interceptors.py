@@ -89,6 +89,9 @@ class _Inbound(WorkflowInboundInterceptor):
 
 
 def _is_an_end(error: BaseException) -> bool:
+    if isinstance(error, GeneratorExit):
+        # The workflow leaves the worker's memory: nothing of Temporal's may be asked any more.
+        return False
     is_end = isinstance(error, workflow.ContinueAsNewError | asyncio.CancelledError)
     return is_end or workflow.is_failure_exception(error)
 

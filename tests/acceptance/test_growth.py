@@ -9,6 +9,7 @@ import pytest
 
 from redrive.bridges.events.settings import EventSettings
 from redrive.examples.growth.database import VARIABLE
+from redrive.modules import DEFAULT_REGISTRY
 from redrive.starter.growth import stories
 from redrive.starter.growth.servers import keep_database, redis_for
 from redrive.starter.growth.system import GrowthSystem, running_system
@@ -26,9 +27,10 @@ async def growth_url(stack: StackInfo) -> str:
 
 @pytest.fixture(scope="module")
 async def system(stack: StackInfo, growth_url: str) -> AsyncIterator[GrowthSystem]:
-    """The whole example, running."""
+    """The whole example, running. Its pipelines are not left behind: other tests of this process have such names."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, growth_url)
+        patch.setattr(DEFAULT_REGISTRY, "pipelines", dict(DEFAULT_REGISTRY.pipelines))
         async with (
             redis_for(stack, EventSettings(redis_url=None)) as redis_url,
             running_system(stack, redis_url, growth_url) as running,

@@ -173,7 +173,7 @@ async def dead_messages(
     return DeadMessages(dead_messages=page.rows, cursor=page.cursor)
 
 
-@_events.get("/{dead_id}", responses=refusals(404))
+@_events.get("/{dead_id}", responses=refusals(400, 404))
 async def dead_event(app_state: TheAppState, caller: Reader, record: FoundEvent, response: Response) -> DeadEventDetail:
     """Show a dead event with its history. Its ETag is for a command's If-Match."""
     response.headers["ETag"] = etag(record.version)
@@ -324,7 +324,7 @@ async def find_event(app_state: TheAppState, tenant: Scope, event_id: str) -> St
 FoundStored = Annotated[StoredEvent, Depends(find_event)]
 
 
-@event_router.get("/{event_id}", responses=refusals(404))
+@event_router.get("/{event_id}", responses=refusals(400, 404))
 async def event(app_state: TheAppState, caller: Reader, record: FoundStored) -> EventDetail:
     """Show an event and the outcomes of its projectors."""
     pool, payload = await app_state.pool(), await event_payload(app_state, caller, record)

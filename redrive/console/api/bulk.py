@@ -121,13 +121,13 @@ async def start(app_state: TheAppState, caller: Operator, tenant: OneTenant, wan
     )
 
 
-@router.get("/{bulk_id}", responses=refusals(404))
+@router.get("/{bulk_id}", responses=refusals(400, 404))
 async def bulk(app_state: TheAppState, _caller: Reader, tenant: Scope, bulk_id: str) -> BulkView:
     """Show a bulk operation and its progress."""
     return await get_bulk(await app_state.pool(), tenant, bulk_id)
 
 
-@router.get("/{bulk_id}/items", responses=refusals(404))
+@router.get("/{bulk_id}/items", responses=refusals(400, 404))
 async def items(
     app_state: TheAppState, _caller: Reader, tenant: Scope, bulk_id: str, choice: Annotated[ItemPage, Query()]
 ) -> BulkItems:

@@ -112,7 +112,7 @@ async def stats(app_state: TheAppState, _caller: Reader, tenant: Scope) -> Lette
     return await letter_stats(await app_state.pool(), tenant)
 
 
-@router.get("/{letter_id}", responses=refusals(404))
+@router.get("/{letter_id}", responses=refusals(400, 404))
 async def dead_letter(
     app_state: TheAppState, caller: Reader, tenant: Scope, letter_id: str, response: Response
 ) -> LetterDetail:

@@ -144,7 +144,7 @@ async def runs(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: A
     return Runs(runs=page.rows, cursor=page.cursor)
 
 
-@router.get("/{run_id}", responses=refusals(404))
+@router.get("/{run_id}", responses=refusals(400, 404))
 async def run(app_state: TheAppState, _caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
     """Show a run's status: its steps, attempts, the next retry, errors."""
     try:

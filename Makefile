@@ -69,7 +69,7 @@ cluster: setup ## Build a real Temporal cluster on PostgreSQL, and run tests, fa
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq
 
-chaos-outbox: setup ## Kill the bridge, a worker, PostgreSQL and Temporal under 10,000 rows of an outbox (up to 15 minutes)
+chaos-outbox: setup ## Kill the bridge, a worker, PostgreSQL and Temporal under 10,000 rows of an outbox (up to half an hour)
 	$(BIN)/python -m tests.chaos.outbox
 
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)
@@ -77,9 +77,9 @@ chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay 
 
 hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 13 minutes)
 	$(BIN)/python -m tests.chaos.hostile
-	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
+	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_extremes.py tests/integration/console/test_schema.py tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
 
-foreign: setup ## Run temporalio/samples-python's tests, every activity killed once and replayed (REDRIVE_SAMPLES=checkout; about 5 minutes)
+foreign: setup ## Run temporalio/samples-python's tests, every activity killed once and replayed (fetched, or REDRIVE_SAMPLES=checkout; 8 to 15 minutes)
 	$(BIN)/python -m tests.chaos.foreign
 
 versions: setup ## Try the plugin with the oldest and the newest SDK, on every Python of the machine (about 5 minutes)

@@ -24,6 +24,7 @@ from temporalio.worker import (
 )
 
 from redrive.activities.alerts import AlertActivities, FollowUps
+from redrive.activities.breakpoints import open_at_modules
 from redrive.activities.bulk import BulkActivities, BulkPlanActivities
 from redrive.activities.catalog import CatalogActivities
 from redrive.activities.commands import CommandActivities, CommandChecks
@@ -60,7 +61,8 @@ from redrive.workflows.bulk_replay import BulkReplay
 from redrive.workflows.dead_letter import AlertFollowUp, DeadLetter
 from redrive.workflows.debugging import LongSteps
 from redrive.workflows.inputs import OneInput
-from redrive.workflows.maintenance import AnchorAudit, ExpireKeys, PurgeRecords
+from redrive.workflows.maintenance import AnchorAudit, ExpireKeys, PurgeRecords, RecordKey
+from redrive.workflows.message_names import MessageNames
 from redrive.workflows.module_run import ModuleRun
 from redrive.workflows.queries import (
     ApproveBulk,
@@ -84,6 +86,7 @@ WORKFLOWS = [
     AlertFollowUp,
     BulkReplay,
     ExpireKeys,
+    RecordKey,
     PurgeRecords,
     AnchorAudit,
     DescribeModules,
@@ -140,10 +143,16 @@ def build_worker(tools: Tools, slots: StepSlots, ends: RunEnds) -> Worker:
         workflow_runner=workflow_runner(ends.left),
         interceptors=[
             OneInput(),
+            MessageNames(),
             *([ParkingInterceptor(HOSTED)] if tools.registry.workflows else []),
             *([LongSteps()] if tools.debug else []),
         ],
-        debug_mode=tools.debug,
+        # Our workflows are activated on the loop, which is all that this does: a hop to a thread and back for each
+        # activation takes up to a fifth of the CPU. The watchdog looks after the loop. Workflows of module authors
+        # may block it: they get Temporal's threads, and with them its detection of deadlocks.
+        debug_mode=tools.debug or not tools.registry.workflows,
+        # There is no external storage; with 1, payloads are not looked at by a task each.
+        max_workflow_task_external_storage_concurrency=1,
         build_id=None if settings.deployment else settings.build_id,
         deployment_config=_deployment(settings),
         max_concurrent_activities=settings.max_concurrent_steps,
@@ -208,6 +217,7 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
         catalog.resolve_pipeline,
         probes.probe_services,
         keys.expire_keys,
+        keys.record_key,
         RetentionActivities(tools.database, tools.settings.retention).purge,
         AuditAnchors(tools.database, tools.http, tools.settings.audit_anchor).anchor_audit,
     ]
@@ -437,6 +447,8 @@ async def serve(settings: Settings, *, debug: bool = False) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     load_modules(settings.modules)
     _warn_of_modules(settings, DEFAULT_REGISTRY)
+    if debug:
+        open_at_modules()
     async with until_signalled() as stopped, running_worker(settings, debug=debug) as worker:
         await _keep_schedules(worker.client, settings.task_queue)
         await _keep_weights(worker.client, settings)

@@ -48,7 +48,7 @@ from redrive.modules import Registry
 from redrive.postgres.database import Database
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
-from redrive.store.approvals import PlanWaits, Yes, approve, ask_plan_approval
+from redrive.store.approvals import PlanWaits, approve_bulk, ask_plan_approval
 from redrive.store.bulk import items as bulk_items
 from redrive.store.bulk import operations as bulks
 from redrive.store.bulk.items import SentItem
@@ -265,10 +265,8 @@ class BulkPlanActivities:
     @activity.defn(name=Activity.APPROVE_BULK)
     async def approve_bulk(self, approval: Approval) -> ApprovalAnswer:
         """Record an approval of a plan, or say why it does not count."""
-        reason = self._redactor.text(approval.reason)
-        yes = Yes(approved_by=approval.approved_by, person=approval.responsible, reason=reason)
         try:
-            await approve(await self._database.pool(), approval.tenant, approval.plan_hash, yes)
+            await approve_bulk(await self._database.pool(), self._redactor, approval)
         except (ApprovalNotFound, SameApprover) as error:
             return ApprovalAnswer(problem=str(error), code=error.code)
         return ApprovalAnswer()

@@ -194,8 +194,8 @@ class LetterRecords:
     async def record_refusal(self, letter: LetterId, malformed: MalformedCommand) -> None:
         """Record a command that could not be read."""
         info = activity.info()
-        # The same for every attempt of this activity, so that it is recorded once.
-        once = f"{info.workflow_run_id}:{info.activity_id}"
+        # Recorded once, by whichever attempt and activity. A workflow of an older worker does not name the message.
+        once = malformed.message_id or f"{info.workflow_run_id}:{info.activity_id}"
         await dead_letters.put_malformed(await self._database.pool(), letter, malformed, once)
         log.warning("dead_letter.malformed_command", dlq_id=letter.workflow_id, error=malformed.problem)
 

@@ -23,7 +23,7 @@ from temporalio.client import Client
 
 from redrive.activities.alerts import AlertActivities, post_signed
 from redrive.activities.workflow_tasks import WorkflowTasks
-from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, SweepInput
+from redrive.contracts import Activity, AnchorMark, ClaimRequest, KeySweep, PurgeReport, SweepInput
 from redrive.dead_letters import Alert
 from redrive.errors import RedriveError
 from redrive.home import check_home
@@ -84,6 +84,13 @@ class KeyActivities:
         sweep = KeySweep(runs=repaired[Kind.ROW_BEHIND], settled=repaired[Kind.KEY_BEHIND], deleted=deleted)
         log.info("key.swept", runs=sweep.runs, settled=sweep.settled, deleted=sweep.deleted)
         return sweep
+
+    @activity.defn(name=Activity.RECORD_KEY)
+    async def record_key(self, request: ClaimRequest) -> None:
+        """Write the row of a key that was used while the database was down."""
+        pool = await self._database.pool()
+        await check_home(self._client, pool)
+        await MissedEnds(self._client, pool, self._redactor).record_key(request)
 
     async def _reconcile(self, pool: Pool) -> Counter[Kind]:
         """Repair what crashes and outages have left, and tell of what cannot be repaired; return what was."""

@@ -53,9 +53,11 @@ class StallGuard:
         self._handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _watch(self) -> None:
-        warned = False
+        warned, stalled, seen = False, 0.0, self._seen
         while not self._stopped.wait(TICK):
-            stalled = time.monotonic() - self._seen
+            # Counted, not measured: for a machine or a process that was frozen, no time has passed.
+            stalled = stalled + TICK if self._seen == seen else 0.0
+            seen = self._seen
             if stalled > self._limit:
                 log.error("worker.stalled", stalled_s=round(stalled, 1), stack=self._stack(), action="exit")
                 self._give_up()

@@ -55,10 +55,12 @@ from redrive.errors import (
 )
 from redrive.fairness import turn_of
 from redrive.keys import check_identifiers, new_request_id
+from redrive.rpc_errors import unavailable
 from redrive.visibility import search_attributes
-from redrive.worker_queries import ask, unavailable
+from redrive.worker_queries import ask
 
 Planner = Callable[[BulkCommand], Awaitable[BulkPlan]]
+Approver = Callable[[Approval], Awaitable[None]]
 
 ANSWER_TIMEOUT = timedelta(seconds=30)
 RETRY_INTERVAL = timedelta(milliseconds=200)
@@ -113,14 +115,25 @@ class BulkOperations:
         return answer.plan
 
     async def approve(
-        self, plan_hash: str, *, tenant: str, approved_by: str, reason: str, person: str | None = None
+        self,
+        plan_hash: str,
+        approver: Approver | None = None,
+        /,
+        *,
+        tenant: str,
+        approved_by: str,
+        reason: str,
+        person: str | None = None,
     ) -> None:
         """Approve a plan whose start waits for it, or raise (needed with `REDRIVE_APPROVALS=on`).
 
-        `person` names who is responsible, where several names may belong to one person.
+        `person` names who is responsible, where several names may belong to one person. A process that has the database
+        records it by itself (`approver`); without one a worker is asked.
         """
         fields = {"tenant": tenant, "plan_hash": plan_hash, "approved_by": approved_by, "reason": reason}
-        approval = _made(Approval, **fields, person=person)
+        await (approver or self._ask_approval)(_made(Approval, **fields, person=person))
+
+    async def _ask_approval(self, approval: Approval) -> None:
         answer: ApprovalAnswer = await self._ask(Workflow.APPROVE_BULK, ApprovalAnswer, approval)
         if answer.problem is not None:
             raise _ERRORS.get(answer.code or "", InvalidInput)(answer.problem)

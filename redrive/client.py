@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -49,28 +49,29 @@ from redrive.errors import (
     Unavailable,
     UnknownPipeline,
 )
-from redrive.field_types import LabelFilter
+from redrive.field_types import checked_label_filter
 from redrive.idempotency.claims import Claims
 from redrive.idempotency.starts import KeyedStarts
 from redrive.keys import (
     KEY_TTL,
-    PREFIXES_NAMED,
+    PREFIXES_COUNTED,
     SHORTEST_PREFIX,
-    check_identifier,
     check_identifiers,
     check_key,
     new_run_id,
     only_one,
 )
-from redrive.logs import FIELDS
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
+from redrive.rpc_errors import unavailable
+from redrive.run_labels import checked_labels
+from redrive.run_lists import list_runs
 from redrive.run_probe import with_pending
 from redrive.schedules import PipelineSchedules
 from redrive.settings import Settings, read_settings
 from redrive.starts import start_run
 from redrive.tracing import labelled, note, span
 from redrive.visibility import execution_status, quoted, runs_query, summary
-from redrive.worker_queries import ask, unavailable
+from redrive.worker_queries import ask
 
 if TYPE_CHECKING:
     from redrive.published_catalogs import PublishedCatalogs
@@ -185,7 +186,7 @@ class Redrive:
             correlation_id=correlation_id,
             user_id=user_id,
             event_id=event_id,
-            labels=_checked_labels(labels or {}),
+            labels=checked_labels(labels or {}),
         )
         if name in self._registry.pipelines:
             # Before a key is claimed for what cannot run.
@@ -251,8 +252,12 @@ class Redrive:
         if isinstance(answer, RunView):
             view = answer
         else:
-            row = summary(description)
+            row = summary(description.raw_info)
             view = RunView(run_id=row.run_id, tenant=row.tenant, pipeline=row.pipeline, status=row.status, note=answer)
+        if view.status.closed and not execution_status(description).closed:
+            # It has ended since, or is about to: Temporal alone knows that it has.
+            description = await self._describe(run_id)
+            view.status = RunStatus.RUNNING
         view.closed_at = description.close_time
         if execution_status(description).closed:
             # A run that was terminated, or that never read its input, does not know that it has ended.
@@ -272,7 +277,7 @@ class Redrive:
             beginnings = {text, f"run-{text}"} if len(text.removeprefix("run-")) >= SHORTEST_PREFIX else set()
             for beginning in beginnings:
                 wanted = f"{query} AND WorkflowId STARTS_WITH {quoted(beginning)}"
-                found |= {row.id async for row in self._client.list_workflows(wanted, limit=PREFIXES_NAMED)}
+                found |= {row.id async for row in self._client.list_workflows(wanted, limit=PREFIXES_COUNTED)}
         else:
             return text
         return only_one(text, found, "run", RunNotFound)
@@ -283,6 +288,15 @@ class Redrive:
             return not execution_status(await self._describe(run_id)).closed
         except RunNotFound:
             return False
+
+    async def open_among(self, run_ids: Sequence[str]) -> set[str]:
+        """Return which of these runs Temporal lists as open, in one request. The list lags behind by about a second."""
+        query = runs_query(tenant=None, status=None, pipeline=None, run_ids=run_ids)
+        try:
+            listed = self._client.list_workflows(f"{query} AND ExecutionStatus = 'Running'")
+            return {execution.id async for execution in listed}
+        except RPCError as error:
+            raise unavailable(error) from error
 
     async def result(self, run_id: str) -> RunResult:
         """Wait until a run has ended and return its result. Raises RunFailed or RunCanceled.
@@ -321,12 +335,9 @@ class Redrive:
 
         `label` are labels that they have, all of them: `mission_id=42,stage_id=2`.
         """
-        query = runs_query(tenant=tenant, status=status, pipeline=pipeline, label=_checked_filter(label))
-        try:
-            async for execution in self._client.list_workflows(query, limit=limit):
-                yield summary(execution)
-        except RPCError as error:
-            raise unavailable(error) from error
+        query = runs_query(tenant=tenant, status=status, pipeline=pipeline, label=checked_label_filter(label))
+        async for row in list_runs(self._client.workflow_service, self._client.namespace, query, limit):
+            yield row
 
     async def catalog(self) -> Catalog:
         """Return the modules and pipelines that the workers know: as they published it, or else from a worker."""
@@ -436,22 +447,3 @@ def _outcome(run_id: str, cause: BaseException) -> RunFailed | RunCanceled:
         return RunCanceled(f"run {run_id!r} was canceled")
     text = cause.message if isinstance(cause, ApplicationError) else str(cause)
     return RunFailed(f"run {run_id!r} failed: {text}")
-
-
-def _checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels, or raise which one has the name of a log field, or holds a secret."""
-    for name, value in labels.items():
-        if name in FIELDS:
-            raise InvalidInput(f"labels.{name}: every log line has a field of this name; choose another")
-        if isinstance(value, str):
-            check_identifier(f"labels.{name}", value)
-    return dict(labels)
-
-
-def _checked_filter(label: str | None) -> str | None:
-    try:
-        return TypeAdapter(LabelFilter | None).validate_python(label)
-    except ValidationError:
-        raise InvalidInput(
-            f"label: {label!r} is not name=value, or several with commas between them: mission_id=42,stage_id=2"
-        ) from None

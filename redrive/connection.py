@@ -2,6 +2,7 @@
 
 There is no default address: whoever listens there may be somebody else's server.
 Temporal's SDK is imported at the first connection: commands that need only the database's address do without it.
+Models are not imported here: who lists runs does without them.
 """
 
 import asyncio
@@ -11,19 +12,24 @@ import functools
 import json
 import os
 import time
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.errors import NotConfigured, Unavailable
-from redrive.settings import Settings
+from redrive.places import STATE_DIR
 from redrive.tracing import interceptors
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
     from temporalio.client import Client
     from temporalio.envconfig import ClientConnectConfig
     from temporalio.runtime import Runtime
+    from temporalio.service import ServiceClient
+
+    from redrive.settings import Settings
+
+Connected = TypeVar("Connected")
 
 STACK_FILE = "stack.json"
 # Next to it: the logins that clients do not need.
@@ -33,22 +39,44 @@ CONNECT_TIMEOUT = 10.0
 SETTLE_TIME = 0.1
 
 
-async def connect_temporal(settings: Settings, runtime: "Runtime | None" = None) -> "Client":
+async def connect_temporal(settings: "Settings", runtime: "Runtime | None" = None) -> "Client":
     """Connect to Temporal, or say what to do if it does not answer. `runtime` is where its metrics go."""
     from temporalio.client import Client  # noqa: PLC0415
 
     from redrive.payloads import data_converter  # noqa: PLC0415
 
-    config = _connect_config(settings)
+    config = _profile(settings.temporal_profile)
+    if settings.temporal_address:
+        config["target_host"] = settings.temporal_address
+    if settings.temporal_namespace:
+        config["namespace"] = settings.temporal_namespace
+    _add_address(config, settings.state_dir)
+    client = Client.connect(**config, data_converter=data_converter, interceptors=interceptors(), runtime=runtime)
+    return await _answered(client, config["target_host"])
+
+
+async def connect_service() -> "tuple[ServiceClient, str]":
+    """Connect to Temporal's service by the environment alone; return it with the namespace.
+
+    That is all that a list needs. Neither the SDK's client nor the settings, with all their models, are loaded.
+    """
+    from temporalio.service import ConnectConfig, ServiceClient  # noqa: PLC0415
+
+    config = _profile(None)
+    _add_address(config, Path(os.environ.get("REDRIVE_STATE_DIR") or STATE_DIR))
+    server: dict[str, Any] = {name: value for name, value in config.items() if name != "namespace"}
+    service = await _answered(ServiceClient.connect(ConnectConfig(**server)), config["target_host"])
+    return service, config.get("namespace") or "default"
+
+
+async def _answered(connection: Awaitable[Connected], address: str) -> Connected:
     settle_at_exit()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            return await Client.connect(
-                **config, data_converter=data_converter, interceptors=interceptors(), runtime=runtime
-            )
+            return await connection
     except (RuntimeError, TimeoutError) as error:
         raise Unavailable(
-            f"no Temporal server answers at {config['target_host']} ({_reason(error)}): "
+            f"no Temporal server answers at {address} ({_reason(error)}): "
             "start one with `redrive up`, or set TEMPORAL_ADDRESS"
         ) from error
 
@@ -67,40 +95,39 @@ def _reason(error: Exception) -> str:
     return "connection refused" if "ConnectionRefused" in str(error) else str(error)[:200]
 
 
-def _connect_config(settings: Settings) -> "ClientConnectConfig":
+def _profile(name: str | None) -> "ClientConnectConfig":
+    """Return what Temporal's own variables and its configuration file say."""
     from temporalio.envconfig import ClientConfigProfile  # noqa: PLC0415
 
     try:
-        config = ClientConfigProfile.load(profile=settings.temporal_profile).to_client_connect_config()
+        return ClientConfigProfile.load(profile=name).to_client_connect_config()
     except RuntimeError as error:
         raise Unavailable(f"the Temporal profile cannot be read: {error}") from error
-    if settings.temporal_address:
-        config["target_host"] = settings.temporal_address
-    if settings.temporal_namespace:
-        config["namespace"] = settings.temporal_namespace
+
+
+def _add_address(config: "ClientConnectConfig", state_dir: Path) -> None:
     if not config.get("target_host"):
-        config["target_host"] = embedded(settings, "Temporal server", "TEMPORAL_ADDRESS", "temporal_address")
-    return config
+        config["target_host"] = _of_stack(state_dir, "Temporal server", "TEMPORAL_ADDRESS", "temporal_address")
 
 
-def database_url(settings: Settings) -> str:
+def database_url(settings: "Settings") -> str:
     """Return the address of the database, or raise if there is none."""
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
     return embedded(settings, "database", "DATABASE_URL", "database_url")
 
 
-def access_database_url(settings: Settings) -> str:
+def access_database_url(settings: "Settings") -> str:
     """Return the database address of the login that opens sessions and creates tokens, or the only one set."""
     return _with_login(settings, settings.access_database_url, "access_url")
 
 
-def owner_database_url(settings: Settings) -> str:
+def owner_database_url(settings: "Settings") -> str:
     """Return the database address of the login that owns the tables, or the only one set."""
     return _with_login(settings, settings.owner_database_url, "owner_url")
 
 
-def _with_login(settings: Settings, chosen: SecretStr | None, name: str) -> str:
+def _with_login(settings: "Settings", chosen: "SecretStr | None", name: str) -> str:
     if chosen is not None:
         return chosen.get_secret_value()
     if settings.database_url is not None:
@@ -108,19 +135,27 @@ def _with_login(settings: Settings, chosen: SecretStr | None, name: str) -> str:
     return _read(stack_directory(settings) / LOGINS_FILE, name) or database_url(settings)
 
 
-def stack_directory(settings: Settings) -> Path:
+def stack_directory(settings: "Settings") -> Path:
     """Return the state directory of this directory's stack; if it has none, that of the nearest one above it."""
-    nearest = settings.state_dir.absolute()
-    if settings.state_dir.is_absolute() or nearest.exists():
+    return _nearest(settings.state_dir)
+
+
+def _nearest(state_dir: Path) -> Path:
+    nearest = state_dir.absolute()
+    if state_dir.is_absolute() or nearest.exists():
         return nearest
-    above = (parent / settings.state_dir for parent in Path.cwd().parents)
+    above = (parent / state_dir for parent in Path.cwd().parents)
     # One that somebody else has put there, say in /tmp, is not ours.
     return next((each for each in above if each.is_dir() and each.stat().st_uid == os.geteuid()), nearest)
 
 
-def embedded(settings: Settings, what: str, variable: str, *names: str) -> str:
+def embedded(settings: "Settings", what: str, variable: str, *names: str) -> str:
     """Return an address of this directory's stack, or raise which variable to set. Nothing else is a default."""
-    directory = stack_directory(settings)
+    return _of_stack(settings.state_dir, what, variable, *names)
+
+
+def _of_stack(state_dir: Path, what: str, variable: str, *names: str) -> str:
+    directory = _nearest(state_dir)
     if not directory.is_dir():
         raise NotConfigured(f"there is no {what} here: start a stack with `redrive up`, or set {variable}")
     if not is_locked(directory / LOCK_FILE):

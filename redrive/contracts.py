@@ -8,6 +8,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from redrive.categories import Category
 from redrive.field_types import HeaderText, Labels, Moment
+from redrive.names import DEFAULT_TENANT as DEFAULT_TENANT
+from redrive.names import KEYWORD_LIMIT as KEYWORD_LIMIT
+from redrive.names import LABELS_ATTRIBUTE as LABELS_ATTRIBUTE
+from redrive.names import NAME_PATTERN as NAME_PATTERN
+from redrive.names import RunStatus as RunStatus
+from redrive.names import RunSummary as RunSummary
+from redrive.names import SearchAttribute as SearchAttribute
+from redrive.names import StepStatus as StepStatus
+from redrive.names import Workflow as Workflow
 from redrive.policy import RetryPolicy
 
 MIB: Final = 1024 * 1024
@@ -27,6 +36,8 @@ MESSAGE_ELEMENT_LIMIT: Final = ELEMENT_LIMIT + 10_000
 # A run that replaces one that is gone is given the outputs of earlier steps with its payload.
 INPUT_ELEMENT_LIMIT: Final = 4 * MESSAGE_ELEMENT_LIMIT
 FIELD_LIMIT: Final = 1000
+# In the details of an error that the plugin has classified.
+CATEGORY_DETAIL: Final = "redrive_category"
 ERROR_TEXT_LIMIT: Final = 8 * 1024
 ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
@@ -35,13 +46,10 @@ FAST_TIMEOUT: Final = timedelta(seconds=5)
 # How long an attempt may take under a debugger.
 DEBUG_TIMEOUT: Final = timedelta(days=1)
 ALERT_WINDOW: Final = timedelta(minutes=10)
-KEYWORD_LIMIT: Final = 255
 # Temporal's tables in PostgreSQL hold ids of 255 characters; a dead letter's is its run's, its step's (64) and 13 more.
 RUN_ID_LIMIT: Final = 255 - 64 - 13
-NAME_PATTERN: Final = r"^[a-z0-9-]{1,64}$"
 
 TASK_QUEUE: Final = "redrive"
-DEFAULT_TENANT: Final = "default"
 
 SCHEDULED_PREFIX: Final = "scheduled-"
 
@@ -57,28 +65,6 @@ class Broker(StrEnum):
     REDIS = "redis"
     RABBITMQ = "rabbitmq"
     OUTBOX = "outbox"
-
-
-class Workflow(StrEnum):
-    """Names of workflow types."""
-
-    MODULE_RUN = "ModuleRun"
-    SCHEDULED_RUN = "ScheduledRun"
-    DESCRIBE_MODULES = "DescribeModules"
-    RESOLVE_PIPELINE = "ResolvePipeline"
-    PROBE_SERVICES = "ProbeServices"
-    DEAD_LETTER = "DeadLetter"
-    RECORD_COMMAND = "RecordCommand"
-    EXPIRE_KEYS = "ExpireKeys"
-    ALERT_FOLLOW_UP = "AlertFollowUp"
-    BULK_REPLAY = "BulkReplay"
-    PLAN_BULK = "PlanBulk"
-    APPROVE_BULK = "ApproveBulk"
-    DESCRIBE_BULK = "DescribeBulk"
-    LIST_BULK_ITEMS = "ListBulkItems"
-    RETRY_SWEEP = "RetrySweep"
-    PURGE_RECORDS = "PurgeRecords"
-    ANCHOR_AUDIT = "AnchorAudit"
 
 
 def scheduled_run_id(workflow_id: str) -> str:
@@ -105,6 +91,7 @@ class Activity(StrEnum):
     RAISE_ALERT = "raise_alert"
     SWEEP_RETRIES = "sweep_retries"
     TAKE_SUPPRESSED = "take_suppressed"
+    RECORD_KEY = "record_key"
     EXPIRE_KEYS = "expire_keys"
     PLAN_BULK = "plan_bulk"
     APPROVE_BULK = "approve_bulk"
@@ -124,49 +111,6 @@ class Query(StrEnum):
     STATUS = "status"
     DOCUMENT = "document"
     ANSWER = "answer"
-
-
-class SearchAttribute(StrEnum):
-    """Names of the search attributes of a run. All are keywords."""
-
-    TENANT = "RedriveTenant"
-    PIPELINE = "RedrivePipeline"
-    STATUS = "RedriveStatus"
-    FAILED_STEP = "RedriveFailedStep"
-    CATEGORY = "RedriveCategory"
-
-
-LABELS_ATTRIBUTE: Final = "RedriveLabels"
-"""The search attribute of a run's labels, a list of keywords: `mission_id=42`."""
-
-
-class RunStatus(StrEnum):
-    """A run's status."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    DLQ_PENDING = "DLQ_PENDING"
-    PARTIAL = "PARTIAL"
-    SUCCESS = "SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-
-    @property
-    def closed(self) -> bool:
-        """Tell whether the run has ended for good."""
-        return self in {RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELED}
-
-
-class StepStatus(StrEnum):
-    """A step's status."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    RETRYING = "RETRYING"
-    DLQ = "DLQ"
-    SUCCESS = "SUCCESS"
-    FAILED = "FAILED"
-    SKIPPED = "SKIPPED"
 
 
 class Effect(StrEnum):
@@ -278,6 +222,15 @@ class KeyClaim(Message):
     expires_at: Moment
 
 
+class ClaimRequest(KeyClaim):
+    """A caller's request for a key, with the run that it would start."""
+
+    tenant: str
+    key: str
+    run_id: str
+    pipeline: str
+
+
 class RunInput(Message):
     """The run input. A pipeline and a payload are enough: the rest has defaults."""
 
@@ -320,19 +273,6 @@ class RunView(Message):
     started_at: datetime | None = None
     closed_at: datetime | None = None
     note: str | None = Field(default=None, description="what could not be seen, and why")
-
-
-class RunSummary(Message):
-    """A run in a list."""
-
-    run_id: str
-    tenant: str
-    pipeline: str
-    status: RunStatus
-    failed_step: str | None = None
-    category: str | None = None
-    started_at: datetime
-    closed_at: datetime | None = None
 
 
 class RunResult(Message):
@@ -526,3 +466,33 @@ class SweepInput(Message):
 
     tenant: Name
     shift: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0), le=timedelta(days=1))
+
+
+class ActivityVerb(StrEnum):
+    """What can be done with an activity that fails."""
+
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    RETRY = "retry"
+
+
+class ActivityName(Message):
+    """Which activity: that of one run of a workflow."""
+
+    workflow_id: str
+    execution: str = Field(default="", description="Temporal's run id; none: the run that is open")
+    activity_id: str
+
+
+class PendingActivity(ActivityName):
+    """An activity whose last attempt failed, or that is paused."""
+
+    workflow_type: str
+    tenant: str
+    activity: str
+    attempt: int = Field(description="the next one, or the one under way")
+    max_attempts: int = Field(description="0: no limit")
+    is_paused: bool
+    error_type: str
+    error: str = Field(description="the beginning of it, redacted")
+    next_at: datetime | None = Field(default=None, description="when the next attempt is due")

@@ -296,6 +296,7 @@ class OperationOptions(Message):
     timeout: timedelta | None = Field(default=None, description="of one attempt")
     deadline: timedelta | None = Field(default=None, description="of all attempts")
     event_id: int | None = Field(default=None, description="the event that started it, for a reset")
+    code_line: Text255 | None = Field(default=None, description="the line of workflow code that waits there, redacted")
     is_encoded: bool = Field(default=False, description="whether its data is encoded: values need the same codec")
 
 
@@ -330,6 +331,7 @@ class Ending(StrEnum):
     SUCCEEDED = "succeeded"
     BLOCKED = "blocked"
     CANCELED = "canceled"
+    DISCARDED = "discarded"
 
 
 class Outcome(Message):
@@ -383,6 +385,9 @@ class MalformedCommand(Message):
 
     verb: str = Field(description="the name of the signal or update")
     problem: str
+    message_id: str | None = Field(
+        default=None, description="which message of its workflow it was: the same when a workflow task is repeated"
+    )
 
 
 class Alert(Message):
@@ -520,7 +525,7 @@ def status_after_outcome(outcome: Outcome) -> LetterStatus:
             return LetterStatus.REPLAYED
         case Ending.BLOCKED:
             return LetterStatus.PENDING
-        case Ending.CANCELED:
+        case Ending.CANCELED | Ending.DISCARDED:
             return LetterStatus.DISCARDED
 
 

@@ -7,7 +7,9 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, AwareDatetime, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, Field, StringConstraints, TypeAdapter, ValidationError
+
+from redrive.errors import InvalidInput
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -80,7 +82,11 @@ LabelFilter = Annotated[
 """Labels that something has to have, all of them: `mission_id=42,stage_id=2`."""
 
 
-def label_pairs(chosen: str | None) -> list[tuple[str, str]]:
-    """Return the names and values of a filter by labels."""
-    parts = (pair.partition("=") for pair in (chosen or "").split(",") if pair)
-    return [(name, value) for name, _, value in parts]
+def checked_label_filter(label: str | None) -> str | None:
+    """Return a filter by labels, or raise if it is none."""
+    try:
+        return TypeAdapter(LabelFilter | None).validate_python(label)
+    except ValidationError:
+        raise InvalidInput(
+            f"label: {label!r} is not name=value, or several with commas between them: mission_id=42,stage_id=2"
+        ) from None

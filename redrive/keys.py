@@ -25,6 +25,8 @@ LONGEST_KEY_TTL: Final = timedelta(days=3650)
 # Of an id: fewer characters are a slip, not a choice.
 SHORTEST_PREFIX: Final = 4
 PREFIXES_NAMED: Final = 5
+# How many ids that begin alike are counted.
+PREFIXES_COUNTED: Final = 100
 _SEPARATOR: Final = ":"
 # Below this, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
 _EXACT: Final = 10**16
@@ -171,6 +173,11 @@ def _shortest(number: int) -> int | float:
     return short if int(short) == number else number
 
 
+def short_hash(text: str) -> str:
+    """Return a short text that stands for another one, which somebody else chose: it may hold a secret."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def shown_identifier(value: str) -> str:
     """Return an id in the form in which a refusal shows it."""
     return _REDACTOR.text(value)
@@ -195,7 +202,7 @@ def check_identifiers(**given: str | None) -> None:
 
 
 def only_one(text: str, found: Collection[str], what: str, missing: type[RedriveError]) -> str:
-    """Return the only id that begins with a text, or raise that there is none, or which there are."""
+    """Return the only id that begins with a text, or raise that there is none, or how many there are."""
     if not found:
         raise missing(
             f"no {what} has the id {text[:200]!r}, nor an id that begins with it (a beginning has at least "
@@ -203,5 +210,6 @@ def only_one(text: str, found: Collection[str], what: str, missing: type[Redrive
         )
     if len(found) > 1:
         some = ", ".join(sorted(found)[:PREFIXES_NAMED])
-        raise InvalidInput(f"{text[:200]!r}: several ids begin with it: {some}; give more of it")
+        count = f"at least {PREFIXES_COUNTED}" if len(found) >= PREFIXES_COUNTED else str(len(found))
+        raise InvalidInput(f"{text[:200]!r}: {count} ids begin with it, such as {some}: give more of it")
     return next(iter(found))

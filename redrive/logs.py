@@ -99,6 +99,8 @@ _TELLERS: Final = {
     "asyncpg": "database.connection_failed",
     "asyncio": "task.abandoned",
 }
+# Of a workflow: an activity failed in the very moment in which the workflow was canceled, which counts.
+_UNREAD: Final = "Future exception was never retrieved"
 # Ours that every run, command or page would repeat while the database is down.
 _OUTAGE_EVENTS: Final = frozenset({"dead_letter.outcome_not_written", "run.row_not_written", "console.database_failed"})
 
@@ -119,7 +121,7 @@ class Outages(logging.Filter):
         if isinstance(record.msg, dict):
             return self._filter_own(record.msg)
         error = record.exc_info[1] if record.exc_info else None
-        event = _TELLERS.get(record.name) or _TELLERS.get(record.name.partition(".")[0])
+        event = _teller(record)
         if event is None or error is None or not _is_handled(error):
             return True
         kind = str(getattr(record, "temporal_activity", {}).get("activity_type", event))
@@ -149,6 +151,13 @@ class Outages(logging.Filter):
             return None
         self._told[kind, cause] = (now, 0)
         return suppressed + 1
+
+
+def _teller(record: logging.LogRecord) -> str | None:
+    """Return the log event for a failure that is handled; None if the record tells of something else."""
+    if str(record.msg).startswith(_UNREAD):
+        return _TELLERS["asyncio"]
+    return _TELLERS.get(record.name) or _TELLERS.get(record.name.partition(".")[0])
 
 
 def _is_handled(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Ends of runs that the database missed: it was down, or the worker was killed, when they were reported.
+"""Ends of runs, and keys, that the database missed: it was down, or the worker was killed, when they were reported.
 
 Rows and keys that say that a run is open are compared with Temporal: one list call for many of them, and others only
 for those that it does not list as open.
@@ -12,10 +12,10 @@ from typing import Final
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import RunStatus
-from redrive.idempotency.claims import ClaimRequest, Settlement, without_secrets
-from redrive.idempotency.postgres_claims import settle_key
-from redrive.idempotency.starts import outcome_of
+from redrive.contracts import ClaimRequest, RunStatus
+from redrive.idempotency.claims import Settlement, without_secrets
+from redrive.idempotency.postgres_claims import claim_key, settle_key
+from redrive.idempotency.starts import known_hash, outcome_of
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
 from redrive.store.keys import KeyRow, list_unheard
@@ -89,9 +89,31 @@ class MissedEnds:
         """Write the end of a key's run."""
         row, end = missed.row, Settlement(status=RunStatus.FAILED, error=_UNKNOWN)
         if missed.status:
-            end = await without_secrets(await outcome_of(self._client, row.run_id, missed.status), self._redactor)
+            end = await self._end(row.run_id, missed.status)
         request = ClaimRequest.model_validate(row.model_dump(include=set(ClaimRequest.model_fields)))
         await settle_key(self._pool, request, end)
+
+    async def record_key(self, request: ClaimRequest) -> None:
+        """Write the row of a key whose run was started while the database was down, unless it has one by now."""
+        description = await self._description(request.run_id)
+        if description is None:
+            await claim_key(self._pool, request, free_failed=False)
+            return
+        # Of two callers with different requests, the run tells whose it is.
+        own = request.model_copy(update={"request_hash": await known_hash(self._client, request.run_id)})
+        if not execution_status(description).closed:
+            await claim_key(self._pool, own, free_failed=False)
+            # A run that ended before its key had a row could not write its end there.
+            description = await self._description(request.run_id)
+        if description and (status := execution_status(description)).closed:
+            await settle_key(self._pool, own, await self._end(request.run_id, status))
+
+    async def _end(self, run_id: str, status: RunStatus) -> Settlement:
+        return await without_secrets(await outcome_of(self._client, run_id, status), self._redactor)
+
+    async def reason(self, run_id: str) -> str | None:
+        """Return why a run has failed, in its own words."""
+        return (await self._end(run_id, RunStatus.FAILED)).error
 
     async def _open_runs(self, run_ids: list[str]) -> set[str]:
         """Return which of these runs Temporal lists as open."""

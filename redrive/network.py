@@ -5,6 +5,7 @@ environment names (HTTP_PROXY, NO_PROXY) resolves names itself, and is trusted.
 """
 
 import asyncio
+import functools
 import socket
 import ssl
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     """Send requests through one of two pools: a connection made for private calls serves no other."""
 
     def __init__(self, limits: httpx.Limits) -> None:
-        context = httpx.create_ssl_context()
+        context = certificates()
         self._open = httpx.AsyncHTTPTransport(verify=context, limits=limits)
         self._public = _PublicTransport(context, limits)
         self._proxies = {
@@ -50,6 +51,12 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """Close all connections."""
         for transport in (self._open, self._public, *self._proxies.values()):
             await transport.aclose()
+
+
+@functools.cache
+def certificates() -> ssl.SSLContext:
+    """Read whom to trust, once in a process: it takes longer than all else that a worker needs before it is ready."""
+    return httpx.create_ssl_context()
 
 
 class _PublicTransport(httpx.AsyncHTTPTransport):

@@ -9,7 +9,6 @@ import base64
 import binascii
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -25,7 +24,17 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, DEFAULT_TENANT, Activity, Message, SearchAttribute, Workflow
+from redrive.contracts import (
+    ATTEMPT_TEXT_LIMIT,
+    DEFAULT_TENANT,
+    Activity,
+    ActivityName,
+    ActivityVerb,
+    Message,
+    PendingActivity,
+    SearchAttribute,
+    Workflow,
+)
 from redrive.errors import InvalidInput, RunNotFound, Unavailable
 from redrive.redaction.redactor import Redactor
 from redrive.visibility import tenant_of
@@ -33,36 +42,6 @@ from redrive.visibility import tenant_of
 LOOKED_AT: Final = 200
 _AT_ONCE: Final = 8
 _UNREAD: Final = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN})
-
-
-class ActivityVerb(StrEnum):
-    """What can be done with an activity that fails."""
-
-    PAUSE = "pause"
-    UNPAUSE = "unpause"
-    RETRY = "retry"
-
-
-class ActivityName(Message):
-    """Which activity: that of one run of a workflow."""
-
-    workflow_id: str
-    execution: str = Field(default="", description="Temporal's run id; none: the run that is open")
-    activity_id: str
-
-
-class PendingActivity(ActivityName):
-    """An activity whose last attempt failed, or that is paused."""
-
-    workflow_type: str
-    tenant: str
-    activity: str
-    attempt: int = Field(description="the next one, or the one under way")
-    max_attempts: int = Field(description="0: no limit")
-    is_paused: bool
-    error_type: str
-    error: str = Field(description="the beginning of it, redacted")
-    next_at: datetime | None = Field(default=None, description="when the next attempt is due")
 
 
 class PendingActivities(Message):

@@ -55,6 +55,8 @@ class Kind(StrEnum):
 ENDINGS: Final = {
     WorkflowExecutionStatus.COMPLETED: Ending.SUCCEEDED,
     WorkflowExecutionStatus.CANCELED: Ending.CANCELED,
+    # Nothing else lets a run of ours fail once it has been parked. The record was restored from before the discard.
+    WorkflowExecutionStatus.FAILED: Ending.DISCARDED,
 }
 # A foreign workflow that has ended by itself, or continued as new, has closed its dead letters: the report was lost.
 FOREIGN_ENDINGS: Final = dict.fromkeys(
@@ -213,7 +215,7 @@ class Reconciliation:
 
     async def _parked_runs(self, tenant: str | None) -> list[RunSummary]:
         query = runs_query(tenant=tenant, status=RunStatus.DLQ_PENDING, pipeline=None)
-        return [summary(execution) async for execution in self._client.list_workflows(query)]
+        return [summary(execution.raw_info) async for execution in self._client.list_workflows(query)]
 
     async def _open_workflows(self, tenant: str | None) -> list[LetterId]:
         """Return the dead letters whose workflows are open."""
@@ -327,7 +329,8 @@ class Reconciliation:
         if problem.kind is Kind.NO_ANSWER:
             return False
         if problem.ending:
-            await put_outcome(self._pool, problem.letter, Outcome(ending=problem.ending))
+            reason = await self._ends.reason(problem.run_id) if problem.ending is Ending.DISCARDED else None
+            await put_outcome(self._pool, problem.letter, Outcome(ending=problem.ending), reason)
         else:
             await put_orphaned(self._pool, problem.letter)
         return True

@@ -45,9 +45,11 @@ from redrive.contracts import (
 from redrive.documents import check_payload, validated_run_input
 from redrive.errors import InvalidInput, ScheduleExists, ScheduleNotFound
 from redrive.fairness import turn_of
+from redrive.field_types import Labels
 from redrive.keys import check_identifiers
-from redrive.visibility import quoted, search_attributes, shown_value
-from redrive.worker_queries import unavailable
+from redrive.rpc_errors import unavailable
+from redrive.run_labels import check_attribute, checked_labels
+from redrive.visibility import quoted, search_attributes, shown_value, with_labels
 
 SWEEP_INTERVAL: Final = timedelta(minutes=1)
 ANCHOR_INTERVAL: Final = timedelta(hours=1)
@@ -84,6 +86,7 @@ class NewSchedule(Message):
     tenant: Name = DEFAULT_TENANT
     pipeline: Name
     payload: dict[str, Any] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict, description="of each run: on its log lines, spans and dead letters")
     cron: list[Cron] = Field(default_factory=list, max_length=50, description="`0 5 * * 1-5`; several are all used")
     every: list[Interval] = Field(default_factory=list, max_length=50, description="intervals, counted from 1970")
     time_zone: str = Field(default="UTC", min_length=1, max_length=100, description="of `cron`: `Europe/Vienna`")
@@ -123,6 +126,7 @@ class ScheduleView(ScheduleSummary):
     """One schedule."""
 
     payload: dict[str, Any] = Field(description="what each run is given; not redacted")
+    labels: dict[str, str] = Field(default_factory=dict, description="of each run")
     overlap: Overlap | None = Field(description="None: one that only Temporal knows")
     created_at: datetime
     runs: int = Field(description="how many were started")
@@ -144,7 +148,8 @@ class PipelineSchedules:
             raise InvalidInput("cron: a schedule needs times: give cron or every")
         check_identifiers(name=wanted.name)
         payload = check_payload(wanted.payload)
-        run = validated_run_input(pipeline=wanted.pipeline, payload=payload, tenant=wanted.tenant)
+        labels = checked_labels(wanted.labels)
+        run = validated_run_input(pipeline=wanted.pipeline, payload=payload, tenant=wanted.tenant, labels=labels)
         await self._check(run)
         with contextlib.suppress(ScheduleNotFound):
             await self._describe(wanted.tenant, wanted.name)
@@ -158,12 +163,16 @@ class PipelineSchedules:
             await self._client.create_schedule(
                 _schedule_id(wanted.tenant, wanted.name),
                 self._schedule(wanted, run),
-                search_attributes=search_attributes(tenant=wanted.tenant, pipeline=wanted.pipeline),
+                # The labels as well: a namespace that would refuse them of each run refuses them now.
+                search_attributes=with_labels(
+                    search_attributes(tenant=wanted.tenant, pipeline=wanted.pipeline), wanted.labels
+                ),
                 rpc_timeout=RPC_TIMEOUT,
             )
         except ScheduleAlreadyRunningError:
             raise _exists(wanted) from None
         except RPCError as error:
+            check_attribute(error)
             if error.status is RPCStatusCode.INVALID_ARGUMENT:
                 raise InvalidInput(f"Temporal refuses the schedule: {error.message[:300]}") from error
             raise unavailable(error) from error
@@ -297,23 +306,28 @@ class PipelineSchedules:
         summary = _summary(found)
         if summary is None or summary.tenant != tenant:
             raise ScheduleNotFound(f"{found.id!r} is not a schedule of tenant {tenant!r}")
+        given = await self._run_input(found)
         return ScheduleView(
             **dict(summary),
-            payload=await self._payload(found),
+            payload=_document(given.get("payload")),
+            labels={name: value for name, value in _document(given.get("labels")).items() if isinstance(value, str)},
             overlap=next((each for each, policy in _POLICIES.items() if policy == found.schedule.policy.overlap), None),
             created_at=found.info.created_at,
             runs=found.info.num_actions,
             skipped=found.info.num_actions_skipped_overlap,
         )
 
-    async def _payload(self, found: ScheduleDescription) -> dict[str, Any]:
+    async def _run_input(self, found: ScheduleDescription) -> dict[str, Any]:
         action = found.schedule.action
         if not isinstance(action, ScheduleActionStartWorkflow) or not action.args:
             return {}
         (given,) = await self._client.data_converter.decode(action.args[:1])
-        # Somebody may have edited it in Temporal's Web UI.
-        payload = given.get("payload") if isinstance(given, dict) else None
-        return payload if isinstance(payload, dict) else {}
+        return _document(given)
+
+
+def _document(value: Any) -> dict[str, Any]:
+    """Return a JSON object, or an empty one: somebody may have edited a schedule in Temporal's Web UI."""
+    return value if isinstance(value, dict) else {}
 
 
 async def _soon(ask: Callable[[], Awaitable[T | None]]) -> T | None:

@@ -14,9 +14,9 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, Sett
 from redrive.contracts import ALERT_WINDOW, TASK_QUEUE
 from redrive.errors import InvalidInput
 from redrive.field_types import header_problem
+from redrive.places import ENV_FILE, STATE_DIR
 from redrive.redaction.redactor import Redactor
 
-ENV_FILE: Final = Path(".env")
 # The database's function refuses less, whoever asks.
 AUDIT_FLOOR: Final = timedelta(days=30)
 _SHORTEST: Final = timedelta(days=1)
@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     )
     access_database_url: SecretStr | None = Field(default=None, description="the login that lets people in")
     owner_database_url: SecretStr | None = Field(default=None, description="the login that owns the tables")
-    state_dir: Path = Field(default=Path(".redrive"), description="where the embedded stack keeps its state")
+    state_dir: Path = Field(default=STATE_DIR, description="where the embedded stack keeps its state")
     task_queue: str = Field(default=TASK_QUEUE, description="the task queue of runs and workers")
     modules: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("redrive.examples",), description="Python modules to import, separated by commas"

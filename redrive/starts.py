@@ -8,11 +8,11 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
-from redrive.contracts import LABELS_ATTRIBUTE, RunInput, RunStatus, Workflow
-from redrive.errors import InvalidInput
+from redrive.contracts import RunInput, RunStatus, Workflow
 from redrive.fairness import turn_of
+from redrive.run_labels import check_attribute
 from redrive.visibility import search_attributes, with_labels
 
 # A server that accepts connections but does not answer would block a caller forever.
@@ -39,10 +39,6 @@ async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput)
     except WorkflowAlreadyStartedError:
         return False
     except RPCError as error:
-        if error.status is RPCStatusCode.INVALID_ARGUMENT and LABELS_ATTRIBUTE in error.message:
-            raise InvalidInput(
-                f"labels: the Temporal namespace lacks the search attribute {LABELS_ATTRIBUTE}; create it with "
-                f"`temporal operator search-attribute create --name {LABELS_ATTRIBUTE} --type KeywordList`"
-            ) from error
+        check_attribute(error)
         raise
     return True

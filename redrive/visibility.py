@@ -4,14 +4,17 @@ We never re-index a run that succeeded (that would cost a write): its status is 
 """
 
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
 
-from redrive.contracts import (
+from redrive.names import (
     KEYWORD_LIMIT,
     LABELS_ATTRIBUTE,
     NAME_PATTERN,
@@ -19,17 +22,20 @@ from redrive.contracts import (
     RunSummary,
     SearchAttribute,
     Workflow,
+    label_pairs,
 )
-from redrive.field_types import label_pairs
+
+if TYPE_CHECKING:
+    from temporalio.client import WorkflowExecution
 
 _LABELS = SearchAttributeKey.for_keyword_list(LABELS_ATTRIBUTE)
 _STATUSES = frozenset(RunStatus)
 _CLOSED = {
-    WorkflowExecutionStatus.COMPLETED: RunStatus.SUCCESS,
-    WorkflowExecutionStatus.FAILED: RunStatus.FAILED,
-    WorkflowExecutionStatus.TIMED_OUT: RunStatus.FAILED,
-    WorkflowExecutionStatus.TERMINATED: RunStatus.FAILED,
-    WorkflowExecutionStatus.CANCELED: RunStatus.CANCELED,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED: RunStatus.SUCCESS,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_FAILED: RunStatus.FAILED,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: RunStatus.FAILED,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED: RunStatus.FAILED,
+    WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_CANCELED: RunStatus.CANCELED,
 }
 _QUERIES = {
     RunStatus.SUCCESS: "ExecutionStatus = 'Completed'",
@@ -85,27 +91,36 @@ def tenant_of(shown: TypedSearchAttributes) -> str | None:
     return tenant if tenant and re.fullmatch(NAME_PATTERN, tenant) else None
 
 
-def execution_status(execution: WorkflowExecution) -> RunStatus:
+def execution_status(execution: "WorkflowExecution") -> RunStatus:
     """Derive a run's status from Temporal's and, while it is open, from its search attribute."""
+    return _status(execution.raw_info)
+
+
+def _status(execution: WorkflowExecutionInfo) -> RunStatus:
     if execution.status in _CLOSED:
         return _CLOSED[execution.status]
-    status = shown_value(execution.typed_search_attributes, SearchAttribute.STATUS)
+    status = _listed_value(execution, SearchAttribute.STATUS)
     return RunStatus(status) if status in _STATUSES else RunStatus.RUNNING
 
 
-def summary(execution: WorkflowExecution) -> RunSummary:
+def summary(execution: WorkflowExecutionInfo) -> RunSummary:
     """Return a run as one row of a list."""
-    shown = execution.typed_search_attributes
     return RunSummary(
-        run_id=execution.id,
-        tenant=shown_value(shown, SearchAttribute.TENANT) or "",
-        pipeline=shown_value(shown, SearchAttribute.PIPELINE) or "",
-        status=execution_status(execution),
-        failed_step=shown_value(shown, SearchAttribute.FAILED_STEP),
-        category=shown_value(shown, SearchAttribute.CATEGORY),
-        started_at=execution.start_time,
-        closed_at=execution.close_time,
+        run_id=execution.execution.workflow_id,
+        tenant=_listed_value(execution, SearchAttribute.TENANT) or "",
+        pipeline=_listed_value(execution, SearchAttribute.PIPELINE) or "",
+        status=_status(execution),
+        failed_step=_listed_value(execution, SearchAttribute.FAILED_STEP),
+        category=_listed_value(execution, SearchAttribute.CATEGORY),
+        started_at=execution.start_time.ToDatetime(UTC),
+        closed_at=execution.close_time.ToDatetime(UTC) if execution.HasField("close_time") else None,
     )
+
+
+def _listed_value(execution: WorkflowExecutionInfo, name: SearchAttribute) -> str | None:
+    fields = execution.search_attributes.indexed_fields
+    value = json.loads(fields[name].data) if name in fields else None
+    return value if isinstance(value, str) else None
 
 
 def runs_query(

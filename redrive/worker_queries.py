@@ -11,6 +11,7 @@ from redrive.categories import Category
 from redrive.contracts import Workflow
 from redrive.errors import InvalidInput, Unavailable
 from redrive.keys import new_run_id
+from redrive.rpc_errors import unavailable
 from redrive.service_states import ServiceStates
 
 # A server that accepts connections but does not answer would block a caller for half a minute.
@@ -41,11 +42,6 @@ async def ask(
         ) from error
     except RPCError as error:
         raise unavailable(error) from error
-
-
-def unavailable(error: RPCError) -> Unavailable:
-    """Say that Temporal rejected the request."""
-    return Unavailable(f"Temporal did not do it ({error.status.name.lower()}): {error.message[:300]}; try again")
 
 
 async def service_states(client: Client, task_queue: str) -> ServiceStates:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import tempfile
 import uuid
@@ -33,6 +34,11 @@ structlog.configure(
 
 # A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded to itself, as our programs do: the collector would look through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from redrive.workflows.details import letter_details
     from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message
-    from redrive.workflows.records import RECORD_RETRIES, work_with_record
+    from redrive.workflows.records import RECORD_RETRIES, ReceivedSignals, update_message_id, work_with_record
 
 
 # Longer than the activity waits for the run's answer.
@@ -61,7 +61,8 @@ class DeadLetter:
         # Of the run's last report that a step is exhausted.
         self._revision = 0
         self._has_message = False
-        self._inbox: deque[Exhausted | Outcome | Closed] = deque()
+        self._received = ReceivedSignals()
+        self._inbox: deque[tuple[Exhausted | Outcome | Closed, str]] = deque()
         self._alerts: set[asyncio.Task[None]] = set()
 
     @workflow.run
@@ -72,7 +73,7 @@ class DeadLetter:
         while True:
             await workflow.wait_condition(lambda: bool(self._inbox) or self._is_over() or self._is_long())
             if self._inbox:
-                await self._handle(self._inbox.popleft())
+                await self._handle(*self._inbox.popleft())
             elif self._is_over():
                 return self._status
             else:
@@ -95,36 +96,37 @@ class DeadLetter:
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a report from the run, or a command. What cannot be read is refused and recorded."""
         self._has_message = True
+        message_id = self._received.next_id()
         match name:
             case LetterSignal.EXHAUSTED:
-                await self._note(name, read_message(Exhausted, arguments))
+                await self._note(name, read_message(Exhausted, arguments), message_id)
             case LetterSignal.OUTCOME:
-                await self._note(name, read_message(Outcome, arguments))
+                await self._note(name, read_message(Outcome, arguments), message_id)
             case LetterSignal.CLOSED:
-                await self._note(name, read_message(Closed, arguments))
+                await self._note(name, read_message(Closed, arguments), message_id)
             case _:
-                await self._command(name, arguments)
+                await self._command(name, arguments, message_id)
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
         """Take a command, and answer when its answer is known."""
         self._has_message = True
-        return await self._command(name, arguments)
+        return await self._command(name, arguments, update_message_id())
 
-    async def _note(self, name: str, message: Exhausted | Outcome | Closed | str) -> None:
+    async def _note(self, name: str, message: Exhausted | Outcome | Closed | str, message_id: str) -> None:
         if isinstance(message, str):
-            await self._refuse(name, message)
+            await self._refuse(name, message, message_id)
         else:
-            self._inbox.append(message)
+            self._inbox.append((message, message_id))
 
-    async def _command(self, name: str, arguments: Sequence[RawValue]) -> Answer:
+    async def _command(self, name: str, arguments: Sequence[RawValue], message_id: str) -> Answer:
         """Pass a command on to the run; if the run is gone, have it carried out without."""
         await workflow.wait_condition(lambda: self._begun)
         command = read_command(arguments, name)
         if isinstance(command, Continue):
             command = "`continue` is a command for the run, not for a dead letter"
         if isinstance(command, str):
-            await self._refuse(name, command)
+            await self._refuse(name, command, message_id)
             return Answer(request_id="", accepted=False, message=command)
         passed: PassedOn = await workflow.execute_activity(
             Activity.PASS_ON_COMMAND,
@@ -137,16 +139,16 @@ class DeadLetter:
         self._status = passed.status or self._status
         return passed.answer
 
-    async def _refuse(self, name: str, problem: str) -> None:
+    async def _refuse(self, name: str, problem: str, message_id: str) -> None:
         await workflow.wait_condition(lambda: self._begun)
-        refused = MalformedCommand(verb=name[:64], problem=problem)
+        refused = MalformedCommand(verb=name[:64], problem=problem, message_id=message_id)
         await work_with_record(Activity.RECORD_REFUSAL, self._letter, refused)
 
-    async def _handle(self, message: Exhausted | Outcome | Closed) -> None:
+    async def _handle(self, message: Exhausted | Outcome | Closed, message_id: str) -> None:
         match message:
             case Exhausted() if message.letter != self._letter:
                 problem = f"it tells of {message.letter.workflow_id[:PROBLEM_LIMIT]!r}, another dead letter"
-                await self._refuse(LetterSignal.EXHAUSTED, problem)
+                await self._refuse(LetterSignal.EXHAUSTED, problem, message_id)
             case Exhausted():
                 await self._on_exhausted(message)
             case Outcome():

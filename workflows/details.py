@@ -56,7 +56,7 @@ def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
 
 def _how_to_replay() -> list[str]:
     return [
-        "To run the step again, send the signal `replay` (More Actions, Send a Signal, Custom) with:",
+        "To run the step again, send the signal `replay` (More Actions, Send a Signal) with:",
         "",
         "```json",
         '{"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}',

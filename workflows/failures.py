@@ -24,6 +24,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 from redrive.categories import Category
 from redrive.contracts import (
     ATTEMPT_TEXT_LIMIT,
+    CATEGORY_DETAIL,
     ERROR_TEXT_LIMIT,
     Attempt,
     AttemptError,
@@ -122,6 +123,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _category(error: ApplicationError) -> Category:
+    for detail in error.details:
+        told = detail.get(CATEGORY_DETAIL) if isinstance(detail, dict) else None
+        if isinstance(told, str) and told in _CATEGORIES:
+            return Category(told)
     if error.type is None and "decod" in error.message:
         return Category.VALIDATION
     return _TYPES.get(error.type or "", Category.UNKNOWN)

@@ -1,8 +1,8 @@
 """Workflows that maintain the records: idempotency keys, the purge, anchors of the audit log, the retry sweep.
 
-The first three run on schedules. The retry sweep is always running somewhere, on another process if one dies: it
-decides only who sweeps next. Its work is one long activity after another; the number of messages does not affect the
-history.
+The sweep over all keys, the purge and the anchors run on schedules. The retry sweep is always running somewhere, on
+another process if one dies: it decides only who sweeps next. Its work is one long activity after another; the number of
+messages does not affect the history.
 """
 
 from datetime import timedelta
@@ -11,8 +11,9 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, AnchorMark, KeySweep, PurgeReport, SweepInput, Workflow
+    from redrive.contracts import Activity, AnchorMark, ClaimRequest, KeySweep, PurgeReport, SweepInput, Workflow
     from redrive.workflows.inputs import NOTHING, read_input, read_no_input
+    from redrive.workflows.records import work_with_record
 
 
 # The next sweep continues where this one has to stop.
@@ -51,6 +52,15 @@ class ExpireKeys:
             retry_policy=KEYS_RETRIES,
         )
         return sweep
+
+
+@workflow.defn(name=Workflow.RECORD_KEY)
+class RecordKey:
+    """Write the row of a key that was used while the database was down."""
+
+    @workflow.run
+    async def run(self, raw: RawValue = NOTHING) -> None:
+        await work_with_record(Activity.RECORD_KEY, read_input(ClaimRequest, raw))
 
 
 @workflow.defn(name=Workflow.PURGE_RECORDS)

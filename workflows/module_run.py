@@ -51,7 +51,7 @@ with workflow.unsafe.imports_passed_through():
     from redrive.workflows.details import run_details
     from redrive.workflows.failures import drop_oldest_attempts, failed_cycle
     from redrive.workflows.inputs import NOTHING, check_run_id, read_command, read_run_input
-    from redrive.workflows.records import work_with_record
+    from redrive.workflows.records import ReceivedSignals, update_message_id, work_with_record
     from redrive.workflows.run_dead_letters import LOCAL_TIMEOUT, RunLetters
     from redrive.workflows.run_state import (
         begin_cycle,
@@ -97,6 +97,7 @@ class ModuleRun:
         self._told_to_continue = False
         self._refused: str | None = None
         self._answers: dict[str, Answer] = {}
+        self._received = ReceivedSignals()
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> RunResult:
@@ -173,26 +174,28 @@ class ModuleRun:
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take a command, or the request to report again."""
+        message_id = self._received.next_id()
         if name == RunSignal.REPORT:
             self._asked_to_report = True
         else:
-            await self._take(name, arguments)
+            await self._take(name, arguments, message_id)
 
     @workflow.update(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> Answer:
         """Take a command and answer it."""
         # An update is in the history when its first task is over. Before that, nothing may be recorded of it.
         await workflow.sleep(HISTORY_INTERVAL)
-        return await self._take(name, arguments)
+        return await self._take(name, arguments, update_message_id())
 
-    async def _take(self, name: str, arguments: Sequence[RawValue]) -> Answer:
+    async def _take(self, name: str, arguments: Sequence[RawValue], message_id: str) -> Answer:
         """Judge commands one after another: of two at once, one wins. The same one again gets the first answer."""
         letters = await self._begun()
         command = read_command(arguments, name)
         if isinstance(command, str):
             letter = letters.id_of(current_step(self._state))
             self._show_refusal(command)
-            await work_with_record(Activity.RECORD_REFUSAL, letter, MalformedCommand(verb=name[:64], problem=command))
+            refused = MalformedCommand(verb=name[:64], problem=command, message_id=message_id)
+            await work_with_record(Activity.RECORD_REFUSAL, letter, refused)
             return Answer(request_id="", accepted=False, message=command)
         async with self._judging:
             if self._is_ending():

@@ -11,11 +11,33 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import Activity
     from redrive.dead_letters import RECORD_BEHIND, CommandRecorded
+    from redrive.keys import short_hash
 
 LOCAL_TIMEOUT = timedelta(seconds=3)
 RECORD_TIMEOUT = timedelta(seconds=5)
 RECORD_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20), non_retryable_error_types=[RECORD_BEHIND])
 BEHIND_INTERVAL = timedelta(seconds=1)
+
+
+class ReceivedSignals:
+    """Numbers the signals of one execution: ids of those that bring none.
+
+    The history has the signals in their order, so a repeated workflow task gives each the same id.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next_id(self) -> str:
+        """Return the id of the signal that is being received."""
+        self._count += 1
+        return f"{workflow.info().run_id}:signal-{self._count}"
+
+
+def update_message_id() -> str:
+    """Return an id of the update that is being handled. Its own one is its sender's text: only a hash of it is kept."""
+    info = workflow.current_update_info()
+    return f"{workflow.info().run_id}:update-{short_hash(info.id if info else '')}"
 
 
 async def until_current(

@@ -12,7 +12,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 with workflow.unsafe.imports_passed_through():
     from redrive.contracts import RunResult, RunStatus, Workflow, scheduled_run_id
     from redrive.fairness import turn_of
-    from redrive.visibility import search_attributes
+    from redrive.visibility import search_attributes, with_labels
     from redrive.workflows.inputs import NOTHING, read_run_input
 
 
@@ -33,7 +33,9 @@ class ScheduledRun:
                 # Whoever terminates this does not lose the run.
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                search_attributes=search_attributes(tenant=run.tenant, pipeline=run.pipeline, status=RunStatus.RUNNING),
+                search_attributes=with_labels(
+                    search_attributes(tenant=run.tenant, pipeline=run.pipeline, status=RunStatus.RUNNING), run.labels
+                ),
                 static_summary=f"{run.pipeline} of tenant {run.tenant}",
                 priority=turn_of(run.tenant),
             )

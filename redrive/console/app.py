@@ -23,6 +23,7 @@ from redrive.console.api import (
     run_starts,
     runs,
     schedules,
+    services,
 )
 from redrive.console.api import outbox as outbox_rows
 from redrive.console.api.answers import describe
@@ -101,6 +102,7 @@ def _api() -> APIRouter:
         outbox_rows.router,
         runs.modules_router,
         activities.router,
+        services.router,
         audit.router,
         access.router,
         access.me_router,

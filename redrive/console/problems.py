@@ -22,6 +22,7 @@ from redrive.errors import (
     ApprovalNotFound,
     BulkNotFound,
     BulkRefused,
+    CommandRefused,
     EventNotFound,
     IdempotencyMismatch,
     InvalidInput,
@@ -106,6 +107,7 @@ _ANSWERS: Final[dict[type[RedriveError], tuple[int, str]]] = {
     ApprovalNotFound: (404, "look for it with GET /api/v1/approvals, or ask again"),
     SameApprover: (409, "ask another admin"),
     BulkRefused: (409, "make a plan again, then decide; nothing was changed"),
+    CommandRefused: (409, "nothing was changed"),
     LetterNotFound: (
         404,
         "look it up in the list of dead letters, by a run id or a key also: GET /api/v1/workflow-dlq",

@@ -10,17 +10,8 @@ from typing import Any, Protocol
 from pydantic import Field
 from temporalio.client import Client
 
-from redrive.contracts import KeyClaim, KeyStatus, Message, RunStatus
+from redrive.contracts import ClaimRequest, KeyStatus, Message, RunStatus
 from redrive.redaction.redactor import Redactor
-
-
-class ClaimRequest(KeyClaim):
-    """A caller's request for a key, with the run that it would start."""
-
-    tenant: str
-    key: str
-    run_id: str
-    pipeline: str
 
 
 class ClaimResult(StrEnum):

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 from pydantic_core import from_json
 from temporalio.client import Client
 
-from redrive.contracts import MIB, KeyClaim, KeyStatus
+from redrive.contracts import MIB, ClaimRequest, KeyClaim, KeyStatus
 from redrive.errors import InvalidInput, Unavailable
 from redrive.home import check_namespace, namespace_id
-from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Settlement, without_secrets
+from redrive.idempotency.claims import Claim, ClaimResult, Settlement, without_secrets
 from redrive.keys import IdempotencyKey, run_id_for_key
 from redrive.logs import get_logger
 from redrive.postgres.database import CircuitBreaker, DeadlinePool

@@ -11,18 +11,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import (
+    ClaimRequest,
     KeyStatus,
     RunInput,
     RunResult,
     RunStatus,
     StartedRun,
+    Workflow,
 )
 from redrive.errors import IdempotencyMismatch, OutcomeUnknown, RedriveError, Unavailable
-from redrive.idempotency.claims import Claim, ClaimRequest, ClaimResult, Claims, Settlement
+from redrive.fairness import turn_of
+from redrive.idempotency.claims import Claim, ClaimResult, Claims, Settlement
 from redrive.keys import check_ttl, request_hash, run_id_for_key
 from redrive.starts import START_TIMEOUT, start_run
 from redrive.visibility import execution_status
@@ -103,7 +107,8 @@ class KeyedStarts:
             raise
 
     async def _start_by_second_lock(self, run: RunInput) -> StartedRun:
-        """Start on Temporal's lock alone. The worker writes the row of the key when the run ends."""
+        """Start on Temporal's lock alone. A worker writes the row of the key, at the latest when the run ends."""
+        await self._have_key_recorded(run)
         started = await self._start(run)
         if self.claims and started.is_cached and started.status.closed:
             # It may have been reset, or have expired, since: only the store knows.
@@ -112,6 +117,25 @@ class KeyedStarts:
                 "it may be started again does not answer: try the same key again"
             )
         return started
+
+    async def _have_key_recorded(self, run: RunInput) -> None:
+        """Have the key's row written when the database is back: a short run ends before that, and cannot write it."""
+        if self.claims is None:
+            return
+        try:
+            await self.client.start_workflow(
+                Workflow.RECORD_KEY,
+                _request(run),
+                id=f"record-key-{_run_id(run)}",
+                task_queue=self.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                priority=turn_of(run.tenant),
+                rpc_timeout=START_TIMEOUT,
+            )
+        except RPCError as error:
+            raise _not_started(run, error) from error
+        except RuntimeError as error:
+            raise _never_connected(error) from error
 
     async def _start(self, run: RunInput) -> StartedRun:
         run_id = _run_id(run)
@@ -122,12 +146,11 @@ class KeyedStarts:
         except RPCError as error:
             raise _not_started(run, error) from error
         except RuntimeError as error:
-            # A lazy client that was never connected raises the SDK's own error.
-            raise Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again") from error
+            raise _never_connected(error) from error
         description = await self._describe(run_id)
         if description is None:
             raise OutcomeUnknown(f"the run of key {run.key!r} was there and is gone: try the same key again")
-        _refuse_another(run, await self._known_hash(run_id))
+        _refuse_another(run, await known_hash(self.client, run_id))
         return await self._existing(run, description)
 
     async def _describe(self, run_id: str) -> WorkflowExecutionDescription | None:
@@ -137,18 +160,6 @@ class KeyedStarts:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
             raise _unknown(run_id, error) from error
-
-    async def _known_hash(self, run_id: str) -> str:
-        """Return the fingerprint of the request that started a run, from the run itself: no store knows it."""
-        history = self.client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
-        try:
-            begin = await anext(history)
-        except RPCError as error:
-            raise _unknown(run_id, error) from error
-        payloads = begin.workflow_execution_started_event_attributes.input.payloads
-        (given,) = await self.client.data_converter.decode(payloads[:1]) or [None]
-        # A run that was started by hand may have any input.
-        return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
 
     async def _existing(self, run: RunInput, description: WorkflowExecutionDescription) -> StartedRun:
         """Answer with the run that Temporal has, and fix the row of its key if it lacks the end."""
@@ -161,6 +172,24 @@ class KeyedStarts:
         return StartedRun(
             run_id=description.id, is_cached=True, status=status, response=settlement.output, error=settlement.error
         )
+
+
+async def known_hash(client: Client, run_id: str) -> str:
+    """Return the fingerprint of the request that started a run, from the run itself: no store knows it."""
+    history = client.get_workflow_handle(run_id).fetch_history_events(page_size=1, rpc_timeout=START_TIMEOUT)
+    try:
+        begin = await anext(history)
+    except RPCError as error:
+        raise _unknown(run_id, error) from error
+    payloads = begin.workflow_execution_started_event_attributes.input.payloads
+    (given,) = await client.data_converter.decode(payloads[:1]) or [None]
+    # A run that was started by hand may have any input.
+    return str(given.get("request_hash") or "") if isinstance(given, dict) else ""
+
+
+def _never_connected(error: RuntimeError) -> Unavailable:
+    """Return what a lazy client that was never connected means; the SDK's own error says little."""
+    return Unavailable(f"Temporal cannot be reached ({str(error)[:200]}): try the same key again")
 
 
 async def outcome_of(client: Client, run_id: str, status: RunStatus) -> Settlement:

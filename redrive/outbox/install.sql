@@ -52,8 +52,10 @@ CREATE INDEX IF NOT EXISTS outbox_replayed ON @schema@.outbox (run_after, positi
 CREATE INDEX IF NOT EXISTS outbox_followed ON @schema@.outbox (check_at) WHERE check_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS outbox_ordered ON @schema@.outbox (tenant, ordering_key, position)
     WHERE ordering_key IS NOT NULL AND ended_at IS NULL AND deleted_at IS NULL;
-CREATE INDEX IF NOT EXISTS outbox_failed ON @schema@.outbox (created_at, event_id)
-    WHERE status = 'failed' AND deleted_at IS NULL;
+-- For lists of rows that are not delivered, among however many that are.
+CREATE INDEX IF NOT EXISTS outbox_undelivered ON @schema@.outbox (status, created_at, event_id)
+    WHERE status <> 'delivered' AND deleted_at IS NULL;
+DROP INDEX IF EXISTS @schema@.outbox_failed;
 CREATE INDEX IF NOT EXISTS outbox_listed ON @schema@.outbox (created_at, event_id);
 CREATE INDEX IF NOT EXISTS outbox_listed_by_tenant ON @schema@.outbox (tenant, created_at, event_id);
 
@@ -265,7 +267,8 @@ CREATE OR REPLACE FUNCTION @schema@.outbox_started(p_events uuid[], p_runs text[
     UPDATE @schema@.outbox AS old SET
         status = 'in_flight', run_id = given.run_id, started_at = coalesce(old.started_at, clock_timestamp()),
         attempts = 0, last_error = NULL, category = NULL, first_failed_at = NULL, failed_at = NULL, replay_request = NULL,
-        check_at = clock_timestamp() + interval '250 ms'
+        -- Until then the bridge that started it looks without a write; from then on, whichever bridge runs.
+        check_at = clock_timestamp() + interval '10 s'
     FROM unnest(p_events, p_runs) AS given (event_id, run_id)
     WHERE old.event_id = given.event_id AND old.status = 'pending'
 $$;
@@ -283,15 +286,16 @@ CREATE OR REPLACE FUNCTION @schema@.outbox_not_started(p_event uuid, p_error tex
     WHERE old.event_id = p_event AND old.status = 'pending'
 $$;
 
--- For bridges: rows whose runs are to be asked about. The longer a run takes, the less often: after a quarter of the time that it
--- has taken so far, at most ten seconds; once it is parked, half a minute.
+-- For bridges: rows whose runs are to be asked about, every ten seconds; a parked one after a quarter of the time that it has been
+-- parked, at most half a minute.
 CREATE OR REPLACE FUNCTION @schema@.outbox_due(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
     UPDATE @schema@.outbox AS old SET
-        check_at = clock_timestamp() + least(
-            greatest((clock_timestamp() - coalesce(old.failed_at, old.started_at)) / 4, interval '250 ms'),
-            CASE old.status WHEN 'failed' THEN interval '30 s' ELSE interval '10 s' END)
+        check_at = clock_timestamp() + CASE old.status WHEN 'failed'
+            THEN least(greatest((clock_timestamp() - coalesce(old.failed_at, old.started_at)) / 4, interval '1 s'), interval '30 s')
+            ELSE interval '10 s' END
     WHERE old.event_id IN (
-        SELECT event_id FROM @schema@.outbox WHERE check_at <= clock_timestamp()
+        -- Not clock_timestamp(): it is volatile, and all rows that are not due would be read.
+        SELECT event_id FROM @schema@.outbox WHERE check_at <= now()
         ORDER BY check_at LIMIT p_limit FOR UPDATE SKIP LOCKED)
     RETURNING old.*
 $$;
@@ -331,7 +335,7 @@ BEGIN
             THEN coalesce((p_fate ->> 'failed_at')::timestamptz, old.failed_at, clock_timestamp()) END,
         cycle = greatest(known.cycle, new_cycle),
         ended_at = CASE WHEN is_over THEN clock_timestamp() END,
-        check_at = CASE WHEN is_over THEN NULL ELSE old.check_at END
+        check_at = CASE WHEN is_over THEN NULL ELSE clock_timestamp() + interval '1 s' END
     WHERE old.event_id = p_event;
     RETURN true;
 END

@@ -1,7 +1,7 @@
 """The rows of an outbox, as bridges, commands and the console read and change them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -12,9 +12,10 @@ from pydantic_core import from_json
 
 from redrive.errors import EventNotFound, InvalidInput, NotConfigured
 from redrive.field_types import Moment
+from redrive.keys import PREFIXES_COUNTED, only_one
 from redrive.outbox.installation import VERSION, bridge_grants, checked_schema, install_sql
 from redrive.postgres.database import APP_ROLE, Database, connect
-from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor
+from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor, uuids_beginning
 from redrive.postgres.tenancy import Connection, Executor
 from redrive.postgres.values import Record, clean, json_text
 
@@ -145,7 +146,7 @@ class Outbox:
         check_limit(limit)
         query = Query(["deleted_at IS NULL"])
         query.where_given("tenant = {}", chosen.tenant)
-        # Not as a parameter: the planner must see that the index of failed rows has them all.
+        # Not as a parameter: the planner must see that the index of undelivered rows has them all.
         if chosen.status is not None:
             query.conditions.append(f"status = '{chosen.status.value}'")
         query.where_given("pipeline = {}", chosen.pipeline)
@@ -158,14 +159,25 @@ class Outbox:
         return cut(rows, limit, lambda last: Place(last.created_at, str(last.event_id)), chosen)
 
     async def get(self, tenant: str | None, event_id: str) -> OutboxEntry:
-        """Return one row with its payload, or raise that there is none."""
+        """Return one row with its payload, by its id or a beginning of it that no other has, or raise."""
         query = Query()
-        query.where("event_id = {}", _uuid(event_id))
+        query.where("event_id = {}", await self._whole_id(tenant, event_id))
         query.where_given("tenant = {}", tenant)
         found = await self._fetch(query.select(f"{_LISTED}, payload", self._table), *query.parameters)
         if not found:
             raise EventNotFound(f"no row has the id {event_id[:200]!r}; `redrive outbox list` shows those there are")
         return entry_of(found[0])
+
+    async def _whole_id(self, tenant: str | None, text: str) -> UUID:
+        between = uuids_beginning(text)
+        if between is None:
+            raise EventNotFound(f"no row has the id {text[:200]!r}; `redrive outbox list` shows those there are")
+        query = Query()
+        query.where("event_id BETWEEN {} AND {}", *between)
+        query.where_given("tenant = {}", tenant)
+        sql = query.select("event_id", self._table, "ORDER BY event_id", PREFIXES_COUNTED)
+        found = [str(record["event_id"]) for record in await self._fetch(sql, *query.parameters)]
+        return UUID(only_one(text, found, "row", EventNotFound))
 
     async def replay(self, event_id: UUID, generation: int, replayed_by: str, reason: str | None) -> None:
         """Replay a failed row, as anybody may with psql; raises InvalidInput if it cannot be."""
@@ -179,24 +191,27 @@ class Outbox:
     async def purge(self, tenant: str | None, older_than: timedelta, *, dry_run: bool) -> int:
         """Delete rows that are over, or withdrawn, for so long, in small batches; return how many."""
         query = Query()
-        query.where("coalesce(deleted_at, ended_at) < now() - {}::interval", older_than)
+        age = query.add(older_than)
+        # The second is for the index: no row is over before it is made.
+        query.conditions += [
+            f"{time} < now() - {age}::interval" for time in ("coalesce(deleted_at, ended_at)", "created_at")
+        ]
         query.where_given("tenant = {}", tenant)
         if dry_run:
             found = await self._fetch(query.select("count(*)", self._table), *query.parameters)
             return int(found[0]["count"])
-        batch = query.select("event_id", self._table, limit=_PURGED_AT_ONCE)
-        deleted = total = await self._delete(batch, query.parameters)
-        while deleted == _PURGED_AT_ONCE:
-            deleted = await self._delete(batch, query.parameters)
-            total += deleted
+        query.where("(created_at, event_id) > ({}, {})", datetime.fromtimestamp(0, UTC), UUID(int=0))
+        batch = query.select("event_id", self._table, "ORDER BY created_at, event_id", _PURGED_AT_ONCE)
+        total = 0
+        while deleted := await self._delete(batch, query.parameters):
+            total += len(deleted)
+            # On from the last one: those before it are read once, whether they stay or are gone.
+            query.parameters[-3:-1] = max(deleted)
         return total
 
-    async def _delete(self, batch: str, parameters: Sequence[Any]) -> int:
-        done = await (await self.database.pool()).execute(
-            f"DELETE FROM {self._table} WHERE event_id IN ({batch})",  # noqa: S608
-            *parameters,
-        )
-        return int(done.split()[-1])
+    async def _delete(self, batch: str, parameters: Sequence[Any]) -> list[tuple[datetime, UUID]]:
+        sql = f"DELETE FROM {self._table} WHERE event_id IN ({batch}) RETURNING created_at, event_id"  # noqa: S608
+        return [(row["created_at"], row["event_id"]) for row in await self._fetch(sql, *parameters)]
 
     async def put_schemas(self, schemas: Mapping[str, dict[str, Any]]) -> None:
         """Store the JSON schemas of these pipelines' payloads, and forget all others, in one transaction."""

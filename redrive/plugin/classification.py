@@ -9,9 +9,8 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from redrive.categories import TERMINAL_CATEGORIES
 from redrive.classify import Classification, classify
+from redrive.contracts import CATEGORY_DETAIL
 from redrive.policy import SERVICE_CALL, SHORTEST_DELAY
-
-CATEGORY_DETAIL: Final = "redrive_category"
 
 
 class ClassifyingInterceptor(Interceptor):

@@ -11,7 +11,10 @@ from typing import Any
 
 from temporalio import workflow
 
-Rescue = Callable[[BaseException], Coroutine[Any, Any, Any] | None]
+from redrive.plugin.code_lines import calling_line
+from redrive.plugin.operations import Operation
+
+Rescue = Callable[[Operation, BaseException], Coroutine[Any, Any, Any] | None]
 Callback = Callable[[Any], object]
 
 
@@ -23,12 +26,13 @@ class _Delegation(asyncio.Task[Any]):
     """A task's methods, by the task that decides the outcome now: the real one, or the rescue of its failure."""
 
     _inner: asyncio.Task[Any]
+    _operation: Operation
     _rescue: Rescue | None
     _rescued: asyncio.Task[Any] | None
     _told: dict[Callback, list[Callback]]
 
-    def _delegate(self, inner: asyncio.Task[Any], rescue: Rescue) -> None:
-        self._inner, self._rescue, self._rescued, self._told = inner, rescue, None, {}
+    def _delegate(self, inner: asyncio.Task[Any], operation: Operation, rescue: Rescue) -> None:
+        self._inner, self._operation, self._rescue, self._rescued, self._told = inner, operation, rescue, None, {}
         # The first callback: whoever is told later finds it decided.
         inner.add_done_callback(lambda _: self._now())
 
@@ -37,7 +41,7 @@ class _Delegation(asyncio.Task[Any]):
         if self._rescue and self._inner.done():
             rescue, self._rescue = self._rescue, None
             if not self._inner.cancelled() and (error := self._inner.exception()) is not None:
-                coroutine = rescue(error)
+                coroutine = rescue(self._operation, error)
                 self._rescued = asyncio.create_task(coroutine) if coroutine else None
         return self._rescued or self._inner
 
@@ -48,6 +52,8 @@ class _Delegation(asyncio.Task[Any]):
             rescued = self._now()
             if rescued is self._inner:
                 raise
+            # Here alone the code that waits is on the stack: the rescue is called by the event loop.
+            self._operation.code_line = self._operation.code_line or calling_line()
         return (yield from rescued.__await__())
 
     __iter__ = __await__
@@ -93,9 +99,9 @@ class _Delegation(asyncio.Task[Any]):
 class ParkingActivityHandle(_Delegation, workflow.ActivityHandle[Any]):
     """The handle of an activity, or of a local activity."""
 
-    def __init__(self, inner: workflow.ActivityHandle[Any], rescue: Rescue) -> None:
+    def __init__(self, inner: workflow.ActivityHandle[Any], operation: Operation, rescue: Rescue) -> None:
         super().__init__(_nothing())
-        self._delegate(inner, rescue)
+        self._delegate(inner, operation, rescue)
 
 
 class ParkingChildHandle(_Delegation, workflow.ChildWorkflowHandle[Any, Any]):
@@ -103,10 +109,10 @@ class ParkingChildHandle(_Delegation, workflow.ChildWorkflowHandle[Any, Any]):
 
     _child: workflow.ChildWorkflowHandle[Any, Any]
 
-    def __init__(self, inner: workflow.ChildWorkflowHandle[Any, Any], rescue: Rescue) -> None:
+    def __init__(self, inner: workflow.ChildWorkflowHandle[Any, Any], operation: Operation, rescue: Rescue) -> None:
         super().__init__(_nothing())
         self._child = inner
-        self._delegate(inner, rescue)
+        self._delegate(inner, operation, rescue)
 
     @property
     def id(self) -> str:

@@ -19,9 +19,10 @@ from temporalio.worker import (
 )
 
 from redrive.contracts import Workflow
-from redrive.plugin.handles import ParkingActivityHandle, ParkingChildHandle, Rescue
+from redrive.plugin.code_lines import raising_line
+from redrive.plugin.handles import ParkingActivityHandle, ParkingChildHandle
 from redrive.plugin.module_steps import CURRENT, ModuleSteps
-from redrive.plugin.operations import ActivityOperation, ChildOperation, Operation, WorkflowOperation
+from redrive.plugin.operations import ActivityOperation, ChildOperation, WorkflowOperation
 from redrive.plugin.options import Options, are_errors_raised, has_no_dead_letters
 from redrive.plugin.parking import Parking
 from redrive.plugin.reports import NAMES
@@ -53,6 +54,7 @@ class _Inbound(WorkflowInboundInterceptor):
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - Temporal's name
         self._parking.is_off = has_no_dead_letters(input.type) or self._is_our_own()
+        self._parking.main = asyncio.current_task()
         CURRENT.set(self._steps)
         try:
             result = await self._execute(input)
@@ -82,6 +84,7 @@ class _Inbound(WorkflowInboundInterceptor):
         try:
             return await self.next.execute_workflow(given)
         except FailureError as error:
+            operation.code_line = raising_line(error)
             rescue = self._parking.rescue(operation, error)
             if rescue is None:
                 raise
@@ -106,13 +109,13 @@ class _Outbound(WorkflowOutboundInterceptor):
         if self._is_left_alone():
             return self.next.start_activity(input)
         operation = ActivityOperation(input, self.next.start_activity)
-        return ParkingActivityHandle(self.next.start_activity(input), self._rescuing(operation))
+        return ParkingActivityHandle(self.next.start_activity(input), operation, self._parking.rescue)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
         if input.activity in NAMES or self._is_left_alone():
             return self.next.start_local_activity(input)
         operation = ActivityOperation(input, self.next.start_local_activity)
-        return ParkingActivityHandle(self.next.start_local_activity(input), self._rescuing(operation))
+        return ParkingActivityHandle(self.next.start_local_activity(input), operation, self._parking.rescue)
 
     async def start_child_workflow(
         self,
@@ -121,10 +124,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         if not self._options.children or self._is_left_alone():
             return await self.next.start_child_workflow(input)
         operation = ChildOperation(input, self.next.start_child_workflow)
-        return ParkingChildHandle(await self.next.start_child_workflow(input), self._rescuing(operation))
+        return ParkingChildHandle(await self.next.start_child_workflow(input), operation, self._parking.rescue)
 
     def _is_left_alone(self) -> bool:
         return are_errors_raised() or self._parking.is_off
-
-    def _rescuing(self, operation: Operation) -> Rescue:
-        return lambda error: self._parking.rescue(operation, error)

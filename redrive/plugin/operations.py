@@ -79,6 +79,7 @@ class Operation(ABC):
     kind: OperationKind
     name: str
     event_id: int | None = None
+    code_line: str | None = None
     hidden: Sequence[str] = ()
     """Names whose values are in no record, besides those that the plugin hides."""
     is_marked = True

@@ -34,6 +34,7 @@ from redrive.dead_letters import (
     Restart,
 )
 from redrive.plugin import reports
+from redrive.plugin.code_lines import awaiting_line, calling_line
 from redrive.plugin.operations import Misfit, Operation, causes
 from redrive.plugin.options import Options
 from redrive.workflows.records import until_current
@@ -59,6 +60,7 @@ class Parking:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.is_off = False
+        self.main: asyncio.Task[Any] | None = None
         self._count = 0
         self._revision = 0
         self._parked: dict[str, Parked] = {}
@@ -92,6 +94,7 @@ class Parking:
     def _park(self, operation: Operation, error: BaseException) -> Parked:
         info = workflow.info()
         operation.note(error)
+        operation.code_line = operation.code_line or calling_line()
         if not self._count:
             workflow.set_signal_handler(ForeignSignal.COMMAND, self._take)
             workflow.set_query_handler(ForeignQuery.PARKED, lambda: sorted(self._parked))
@@ -127,6 +130,9 @@ class Parking:
 
     async def _report(self, parked: Parked, error: BaseException, *, again: bool = False) -> None:
         parked.revision = self._next_revision()
+        if parked.operation.code_line is None and self.main:
+            # Within a gather nobody awaits the operation itself: its line is where the workflow's own code waits.
+            parked.operation.code_line = awaiting_line(self.main.get_coro())
         await reports.report(
             parked.letter, parked.operation, error, cycle=parked.cycle, revision=parked.revision, again=again
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import Interceptor, WorkerConfig, WorkflowRunner
+from temporalio.worker import Interceptor, Plugin, WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from redrive.contracts import DEFAULT_TENANT, TASK_QUEUE
@@ -62,14 +62,28 @@ class DeadLetters(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Add the plugin to a worker."""
-        has_activities = bool(config.get("activities"))
+        following = self._with_following(config)
         config = super().configure_worker(config)
-        if config.get("workflows"):
+        if following.get("workflows"):
             config["activities"] = [*(config.get("activities") or []), *self._reports.functions]
-            if not has_activities:
+            if not following.get("activities"):
                 # A worker for workflows alone must not take, and fail, the activities of others.
                 config["no_remote_activities"] = True
         return config
+
+    def _with_following(self, config: WorkerConfig) -> WorkerConfig:
+        """Return what the plugins after this one make of a configuration: they may bring workflows and activities."""
+        plugins = [*config["client"].config()["plugins"], *config["plugins"]]
+        changed: WorkerConfig = config.copy()
+        for name, value in config.items():
+            if isinstance(value, list):
+                # They may add to a list in place; the real one is given to them later.
+                changed[name] = list(value)  # type: ignore[literal-required]
+        own = plugins.index(self) if self in plugins else len(plugins)
+        for plugin in plugins[own + 1 :]:
+            if isinstance(plugin, Plugin):
+                changed = plugin.configure_worker(changed)
+        return changed
 
 
 def _names(option: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from redrive.dead_letters import (
 from redrive.fairness import turn_of
 from redrive.field_types import Moment
 from redrive.payloads import data_converter
+from redrive.plugin.code_lines import CODE_LINE_LIMIT
 from redrive.plugin.operations import Operation
 from redrive.redaction.redactor import Redactor
 from redrive.visibility import search_attributes
@@ -75,7 +76,7 @@ async def report(
         workflow_type=info.workflow_type,
         cycle=operation.failed_cycle(error, cycle),
         document=_TOO_LARGE if operation.size > SNAPSHOT_LIMIT else operation.document,
-        options=operation.options.model_copy(update={"event_id": operation.event_id}),
+        options=operation.options.model_copy(update={"event_id": operation.event_id, "code_line": operation.code_line}),
         started_at=info.start_time,
         at=workflow.now(),
         revision=revision,
@@ -146,10 +147,11 @@ class ReportActivities:
         told = FailureReport.model_validate(given)
         converter = activity.client().data_converter
         redactor = self._redactor(told.hidden)
+        hides_texts = _hides_texts(converter)
         message = Exhausted(
             letter=told.letter,
             pipeline=told.workflow_type,
-            cycle=_redacted(told.cycle, redactor, hides_texts=_hides_texts(converter)),
+            cycle=_redacted(told.cycle, redactor, hides_texts=hides_texts),
             correlation_id=redactor.text(told.letter.run_id),
             key=None,
             started_at=told.started_at,
@@ -157,7 +159,12 @@ class ReportActivities:
             revision=told.revision,
             again=told.again,
             payload=_ENCODED if converter.payload_codec else await redactor.value_aside(told.document),
-            config=told.options.model_copy(update={"is_encoded": converter.payload_codec is not None}),
+            config=told.options.model_copy(
+                update={
+                    "is_encoded": converter.payload_codec is not None,
+                    "code_line": _shown_line(told.options.code_line, redactor, hides_texts=hides_texts),
+                }
+            ),
         )
         summary = f"{told.letter.module} of {told.workflow_type}, tenant {told.letter.tenant}"
         attributes = search_attributes(
@@ -230,6 +237,10 @@ def _redacted(cycle: FailedCycle, redactor: Redactor, *, hides_texts: bool) -> F
     attempts = [attempt.model_copy(update={"error": shown(attempt.error)}) for attempt in cycle.attempts]
     changes = {"message": shown(cycle.message), "stack": shown(cycle.stack), "attempts": attempts}
     return cycle.model_copy(update=changes)
+
+
+def _shown_line(line: str | None, redactor: Redactor, *, hides_texts: bool) -> str | None:
+    return redactor.text(line)[:CODE_LINE_LIMIT] if line and not hides_texts else None
 
 
 def _hides_texts(converter: DataConverter) -> bool:

@@ -2,16 +2,18 @@
 
 import base64
 import hashlib
+import string
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
-from redrive.keys import PREFIXES_NAMED, SHORTEST_PREFIX
+from redrive.keys import PREFIXES_COUNTED, SHORTEST_PREFIX
 from redrive.postgres.tenancy import Connection
 from redrive.postgres.values import Record
 
@@ -23,7 +25,12 @@ _SEAL: Final = 6
 _TIME: Final = struct.Struct(">q")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_UUID_DIGITS: Final = 32
+_HEX: Final = frozenset(string.hexdigits)
 Row = TypeVar("Row")
+
+if TYPE_CHECKING:
+    import asyncpg
 
 
 @dataclass(frozen=True)
@@ -98,13 +105,23 @@ def select(columns: str, source: str, rest: str = "") -> str:
     return f"SELECT {columns} FROM {source} {rest}"  # noqa: S608
 
 
-async def ids_beginning(connection: Connection, source: str, beginnings: Sequence[str]) -> list[str]:
+async def ids_beginning(
+    connection: "Connection | asyncpg.Connection[asyncpg.Record]", source: str, beginnings: Sequence[str]
+) -> list[str]:
     """Return some ids that begin so; none for a beginning that is too short to be meant."""
     query = Query()
     texts = [text for text in beginnings if len(text) >= SHORTEST_PREFIX]
     query.conditions = [" OR ".join(f"starts_with(id, {query.add(text)})" for text in texts) or "false"]
-    rows = await connection.fetch(query.select("id", source, "ORDER BY id", PREFIXES_NAMED), *query.parameters)
+    rows = await connection.fetch(query.select("id", source, "ORDER BY id", PREFIXES_COUNTED), *query.parameters)
     return [row["id"] for row in rows]
+
+
+def uuids_beginning(text: str) -> tuple[UUID, UUID] | None:
+    """Return the first and last UUID that begin with a text; None if none does, or it is too short to be meant."""
+    digits = text.replace("-", "")
+    if not SHORTEST_PREFIX <= len(digits) <= _UUID_DIGITS or not _HEX.issuperset(digits):
+        return None
+    return UUID(digits.ljust(_UUID_DIGITS, "0")), UUID(digits.ljust(_UUID_DIGITS, "f"))
 
 
 def check_limit(limit: int) -> None:

@@ -12,6 +12,11 @@ _SHORTEST_GROUP: Final = 3
 _RUN: Final = re.compile(rb"[0-9]++(?:[ .-][0-9]++)*+")
 _GROUP: Final = re.compile(rb"[0-9]++")
 _FRACTION: Final = re.compile(rb"[0-9]\.$")
+# One in twenty thousand holds digits that pass for a card's. Nobody writes a card in groups of 8, 4, 4, 4 and 12.
+_UUID: Final = re.compile(
+    rb"(?<![0-9a-z])[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(?![0-9a-z])"
+)
+_UUID_LENGTH: Final = 36
 # The maximum number of groups that are read of one run; no card has a tenth as many.
 _MOST_GROUPS: Final = 2_000
 _DOUBLED: Final = bytes.maketrans(b"0123456789", bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
@@ -57,7 +62,13 @@ def cards_in(text: bytes, start: int) -> Groups:
         groups.pop(0)
     if groups and text[end : end + 1].isalpha():
         groups.pop()
-    return Groups(_cards(text, groups), end, number)
+    cards = [card for card in _cards(text, groups) if not _is_in_uuid(text, *card)]
+    return Groups(cards, end, number)
+
+
+def _is_in_uuid(text: bytes, start: int, end: int) -> bool:
+    near = _UUID.finditer(text, max(0, end - _UUID_LENGTH), start + _UUID_LENGTH + 1)
+    return any(found.start() <= start and end <= found.end() for found in near)
 
 
 def _cards(text: bytes, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:

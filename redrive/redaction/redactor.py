@@ -11,6 +11,7 @@ document of many small values costs about as much as one large text.
 
 import asyncio
 import bisect
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -229,9 +230,13 @@ class Redactor:
     """
 
     def __init__(self, extra_keys: Iterable[str] = (), own: Iterable[str] = ()) -> None:
-        known = {secret for secret in own if len(secret) >= _SHORTEST_OWN and secret not in MARK}
+        self._known = {secret for secret in own if len(secret) >= _SHORTEST_OWN and secret not in MARK}
         self._names = Names(extra_keys)
-        self._scanner = Scanner(self._names, {written for secret in known for written in _ways_to_write(secret)})
+
+    @functools.cached_property
+    def _scanner(self) -> Scanner:
+        """What searches. Made when it is first needed: that takes 18 ms, which most commands can do without."""
+        return Scanner(self._names, {written for secret in self._known for written in _ways_to_write(secret)})
 
     def text(self, text: str) -> str:
         """Return the text without its secrets."""

@@ -17,12 +17,14 @@ from pydantic import Field
 
 from redrive.access import EVERY_TENANT, Principal, Right, Role, granted
 from redrive.errors import InvalidInput, Unavailable
+from redrive.keys import SHORTEST_PREFIX, only_one
 from redrive.postgres.database import connect
-from redrive.postgres.paging import select
+from redrive.postgres.paging import ids_beginning, select
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean
 
 PREFIX: Final = "rdt_"
+_ID_PREFIX: Final = "tok_"
 # The prefix of the id of a principal that came with a token.
 BY_TOKEN: Final = "token:"  # noqa: S105 - no secret
 LONGEST_LIFE: Final = timedelta(days=366)
@@ -144,7 +146,7 @@ async def as_owner(database_url: str) -> AsyncIterator["asyncpg.Connection[async
 async def _insert(connection: "Connection | asyncpg.Connection[asyncpg.Record]", wanted: TokenRequest) -> NewToken:
     if not timedelta(0) < wanted.lasts <= LONGEST_LIFE:
         raise InvalidInput(f"expires: a token lasts up to {LONGEST_LIFE.days} days, and longer than none")
-    secret, token_id = new_secret(), "tok_" + secrets.token_hex(8)
+    secret, token_id = new_secret(), _ID_PREFIX + secrets.token_hex(8)
     row = await connection.fetchrow(
         _INSERT,
         token_id,
@@ -185,10 +187,19 @@ async def list_tokens(pool: Pool, tenant: str | None, limit: int = 200) -> list[
 
 
 async def get_token(pool: Pool, tenant: str | None, token_id: str) -> TokenRow | None:
-    """Return a token of a tenant, or of any."""
+    """Return a token of a tenant, or of any, by its id or a beginning of it that no other has."""
     async with reading(pool, tenant) as connection:
-        row = await connection.fetchrow(_ONE, clean(token_id))
+        row = await connection.fetchrow(_ONE, await _whole_id(connection, token_id))
     return TokenRow.model_validate(dict(row)) if row else None
+
+
+async def _whole_id(connection: "Connection | asyncpg.Connection[asyncpg.Record]", text: str) -> str:
+    """Return the id that a text names: itself, or the only one that begins with it. Or the text, if there is none."""
+    given = clean(text)
+    if len(given.removeprefix(_ID_PREFIX)) < SHORTEST_PREFIX or await connection.fetchrow(_ONE, given):
+        return given
+    found = await ids_beginning(connection, "redrive.api_tokens", [given, _ID_PREFIX + given])
+    return only_one(text, found, "token", InvalidInput) if found else given
 
 
 async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) -> RevokedToken | None:
@@ -201,9 +212,12 @@ async def revoke_token(pool: Pool, tenant: str, token_id: str, revoked_by: str) 
 
 
 async def revoke_owner_token(database_url: str, token_id: str, revoked_by: str) -> RevokedToken | None:
-    """Revoke any token and all that were created with it, in any tenant, as the owner of the tables."""
+    """Revoke any token and all that were created with it, in any tenant, as the owner of the tables.
+
+    It is named by its id, or by a beginning of it that no other has.
+    """
     async with as_owner(database_url) as connection, connection.transaction():
-        return await _revoke(connection, token_id, revoked_by)
+        return await _revoke(connection, await _whole_id(connection, token_id), revoked_by)
 
 
 async def _revoke(

@@ -7,11 +7,13 @@ from typing import Any, Final
 from pydantic import Field
 from pydantic_core import from_json
 
+from redrive.bulk import Approval as BulkApproval
 from redrive.bulk import BulkPlan, BulkStart
 from redrive.dead_letters import LetterId
 from redrive.errors import ApprovalNeeded, ApprovalNotFound, SameApprover
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, json_text
+from redrive.redaction.redactor import Redactor
 from redrive.store.audit import Action, Entry, PlanRef, write
 
 # An expired request is made again; one that waits stays unchanged.
@@ -122,6 +124,13 @@ async def ask_approval(pool: Pool, asking: ApprovalRequest) -> None:
                     after={"plan_hash": asking.plan_hash},
                 ),
             )
+
+
+async def approve_bulk(pool: Pool, redactor: Redactor, approval: BulkApproval) -> None:
+    """Approve the plan of a bulk operation, or raise."""
+    reason = redactor.text(approval.reason)
+    yes = Yes(approved_by=approval.approved_by, person=approval.responsible, reason=reason)
+    await approve(pool, approval.tenant, approval.plan_hash, yes)
 
 
 async def approve(pool: Pool, tenant: str, plan_hash: str, yes: Yes) -> Approval:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import asyncpg
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic_core import from_json
 
 from redrive.dead_letters import LetterId
@@ -22,6 +22,7 @@ from redrive.field_types import Moment
 from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, clean_or_none, json_text
+from redrive.store.audit_subjects import Subject, subject_of
 from redrive.store.dead_letters.models import AuditEntry
 
 SYSTEM: Final = "redrive"
@@ -282,6 +283,13 @@ class AuditLine(AuditEntry):
     dead_letter: str | None
     run_id: str | None
     step: str | None
+
+    @computed_field(description="what it is about, by its kind and id; none: the log itself")  # type: ignore[prop-decorator]
+    @property
+    def subject(self) -> Subject | None:
+        """What it is about."""
+        facts = self.model_dump(include={"action", "dead_letter", "run_id", "step", "request_id", "after"})
+        return subject_of(**facts)
 
 
 class AuditFilter(BaseModel):

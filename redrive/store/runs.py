@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 
 from redrive.categories import Category
-from redrive.contracts import RunStatus, RunSummary
+from redrive.contracts import ActivityVerb, PendingActivity, RunStatus, RunSummary
 from redrive.dead_letters import Answer, Continue, LetterId
 from redrive.field_types import Moment
-from redrive.pending_activities import ActivityVerb, PendingActivity
 from redrive.postgres.paging import COUNTED, Page, Place, Query, Total, check_limit, cut, read_cursor, select
 from redrive.postgres.tenancy import QUARANTINE, Executor, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, clean_or_none, json_text
@@ -131,7 +130,7 @@ async def list_runs(pool: Pool, chosen: RunFilter, limit: int = 50, cursor: str 
     sql = query.select(_COLUMNS, "runs", "ORDER BY started_at DESC, run_id DESC", limit + 1)
     async with reading(pool, chosen.tenant, in_order=True) as connection:
         records = await connection.fetch(sql, *query.parameters)
-    rows = [RunSummary.model_validate(dict(record)) for record in records]
+    rows = [_summary(dict(record)) for record in records]
     return cut(rows, limit, lambda last: Place(last.started_at, last.run_id), chosen)
 
 
@@ -165,7 +164,11 @@ async def get_run(pool: Pool, tenant: str | None, run_id: str) -> RunSummary | N
     """Return the row of a run, even if Temporal has forgotten it."""
     async with reading(pool, tenant) as connection:
         record = await connection.fetchrow(_ONE, clean(run_id))
-    return RunSummary.model_validate(dict(record)) if record else None
+    return _summary(dict(record)) if record else None
+
+
+def _summary(record: Mapping[str, Any]) -> RunSummary:
+    return RunSummary(**{**record, "status": RunStatus(record["status"])})
 
 
 # The tenants of an index, one after another: as many steps as there are tenants, however many rows each has.

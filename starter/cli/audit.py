@@ -14,10 +14,10 @@ from redrive.settings import read_settings
 from redrive.starter.cli.dead_letters.views import audit_facts
 from redrive.starter.cli.errors import AuditBroken, HeadCut, WrongUsage
 from redrive.starter.cli.records import named_letter, open_records
-from redrive.starter.cli.runs.views import print_json, print_list
+from redrive.starter.cli.runs.views import larger_limit, print_json, print_list, say_more
 from redrive.starter.cli.terminal import Json, Listing, console, errors, plain
 from redrive.store import audit
-from redrive.store.audit import AuditLine, Head, Match, Proof, compare, list_audit, read_head
+from redrive.store.audit import AuditFilter, AuditLine, Head, Match, Proof, audit_page, compare, read_head
 
 app = App(name="audit")
 
@@ -136,7 +136,7 @@ async def list_entries(
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LARGEST_PAGE))] = 20,
     json: Json = False,
 ) -> None:
-    """List what was done to dead letters, the newest first.
+    """List what was done to dead letters, runs, schedules and the like, the newest first.
 
     **Example**
 
@@ -152,15 +152,18 @@ async def list_entries(
         Maximum number of rows.
     """
     async with open_records(read_settings()) as pool:
-        lines = await list_audit(pool, tenant, letter, limit)
-        if letter is not None and not lines:
-            lines = await list_audit(pool, tenant, (await named_letter(pool, letter)).id, limit)
-    print_list(lines, _lines_table, none="no entries", json=json)
+        page = await audit_page(pool, AuditFilter(tenant=tenant, dead_letter=letter), limit)
+        if letter is not None and not page.rows:
+            found = (await named_letter(pool, letter)).id
+            page = await audit_page(pool, AuditFilter(tenant=tenant, dead_letter=found), limit)
+    print_list(page.rows, _lines_table, none="no entries", json=json)
+    if page.cursor:
+        say_more(larger_limit(limit, LARGEST_PAGE))
 
 
 def _lines_table(lines: Sequence[AuditLine]) -> Listing:
-    headers = ("no.", "tenant", "at", "action", "by", "reason", "request id", "dead letter")
+    headers = ("no.", "tenant", "at", "action", "by", "reason", "request id", "about")
     table = Listing(*headers)
     for line in lines:
-        table.add_row(str(line.number), line.tenant, *audit_facts(line), plain(line.dead_letter or ""))
+        table.add_row(str(line.number), line.tenant, *audit_facts(line), plain(str(line.subject or "")))
     return table

@@ -7,6 +7,7 @@ import getpass
 import os
 import pwd
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, TypeVar
@@ -21,6 +22,7 @@ from redrive.documents import validation_sentence
 from redrive.errors import CommandRefused, InvalidInput
 from redrive.keys import new_request_id
 from redrive.postgres.paging import LARGEST_PAGE
+from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, console
 
@@ -108,7 +110,13 @@ class GivingReplay(Giving):
     ] = False
 
 
-LABEL_HELP = "Only those of runs with this label, `name=value`; with several, those that have all of them."
+NewLabels = Annotated[
+    list[str] | None,
+    Parameter(
+        negative=(),
+        help="`name=value`, on every log line, span and dead letter of the run; may be given several times.",
+    ),
+]
 
 
 @Parameter(name="*")
@@ -175,6 +183,14 @@ def parse_moment(option: str, text: str | None, now: datetime) -> datetime | Non
         raise InvalidInput(
             f"{option} {text!r}: not a time; write 2h or 3d for so long ago, or 2026-05-01T10:00 (ISO 8601)"
         ) from None
+
+
+def parse_labels(given: Sequence[str] | None) -> dict[str, str]:
+    """Return labels by their names, from the texts of `--label`."""
+    pairs = [text.partition("=") for text in given or ()]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise WrongUsage(f"--label {wrong}: a label is name=value, such as mission_id=42")
+    return {name: value for name, _, value in pairs}
 
 
 def page_cursor(cursor: str, now: datetime) -> str:

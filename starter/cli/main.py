@@ -1,18 +1,19 @@
 """The `redrive` command: registers the commands and turns errors into sentences and exit codes."""
 
-import asyncio
-import importlib.metadata
+import gc
 import inspect
 import sys
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
+from redrive.places import ENV_FILE
 from redrive.processes.process_exit import leave
 from redrive.starter.cli.errors import RunParked, WrongUsage
 from redrive.starter.cli.terminal import errors
-from redrive.tracing import start_tracing
+from redrive.tracing import is_on, start_tracing
 
 HELP = """Module runs on Temporal that are never lost.
 
@@ -27,11 +28,22 @@ EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCan
 INTERRUPTED = 130
 # Commands that serve have their own name in traces.
 SERVERS = {"worker", "bridge", "console"}
+# They log nothing, and do not wait for what would print their log lines.
+SILENT = {"redrive.starter.cli.runs.lists"}
+
+
+def _version() -> str:
+    # Here, as all that only some commands need: each of these takes a tenth of the time that `--help` does.
+    import importlib.metadata  # noqa: PLC0415
+
+    return importlib.metadata.version("redrive")
+
 
 app = App(
     name="redrive",
     help=HELP,
-    version=importlib.metadata.version("redrive"),
+    version=_version,
+    version_format="plaintext",
     help_format="markdown",
     error_console=errors,
     # Flags have no `--no-…` twin, and `[default: False]` says nothing.
@@ -44,7 +56,7 @@ app.command(
 )
 app.command("redrive.starter.cli.up:up", help="Start Temporal, PostgreSQL, a worker and the console, until Ctrl-C.")
 app.command(
-    "redrive.starter.cli.runs.commands:app",
+    "redrive.starter.cli.runs.app:app",
     name="run",
     help="Start runs, look at them, cancel them, let them continue.",
 )
@@ -114,7 +126,11 @@ app.command(
     name="messages",
     help="Messages of RabbitMQ: send one to try it out; look at dead ones, replay or discard them.",
 )
-app.register_install_completion_command(help="Install completion of commands and options for bash, zsh or fish.")
+app.command(
+    "redrive.starter.cli.completion:install",
+    name="--install-completion",
+    help="Install completion of commands and options for bash, zsh or fish.",
+)
 
 
 def main() -> NoReturn:
@@ -128,9 +144,9 @@ def run(words: list[str]) -> int:
         _show_whole_help(words)
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
         if command.__module__.startswith("redrive."):
-            _prepare(words[0])
+            _prepare(words[0], silent=command.__module__ in SILENT)
         result: Any = command(*bound.args, **bound.kwargs)
-        code = asyncio.run(result) if inspect.iscoroutine(result) else result
+        code = _awaited(result) if inspect.iscoroutine(result) else result
     except RedriveError as error:
         return _refuse(f"{error} [{error.code}]", EXIT_CODES.get(type(error), 1))
     except CycloptsError as error:
@@ -153,15 +169,26 @@ def _show_whole_help(words: list[str]) -> None:
             each.help = None
 
 
-def _prepare(family: str) -> None:
-    """Set up logs and traces for a command of ours; `--help` and `--version` need neither."""
-    # The redaction of logs and all that it imports would double the time that `--help` takes.
-    from redrive.logs import configure_logging  # noqa: PLC0415
-    from redrive.settings import load_env_file  # noqa: PLC0415
+def _awaited(result: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # noqa: PLC0415
 
-    load_env_file()
-    configure_logging("warning", "auto")
+    return asyncio.run(result)
+
+
+def _prepare(family: str, *, silent: bool) -> None:
+    """Read `.env`, and set up logs and traces, for a command of ours; `--help` and `--version` need none of it."""
+    if ENV_FILE.is_file():
+        from redrive.settings import load_env_file  # noqa: PLC0415
+
+        load_env_file()
+    if not silent or is_on():
+        from redrive.logs import configure_logging  # noqa: PLC0415
+
+        configure_logging("warning", "auto")
     start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
+    # What is loaded by now stays; `entry_point` has put off the search for garbage until here.
+    gc.freeze()
+    gc.enable()
 
 
 def _usage(error: CycloptsError) -> str:

@@ -11,8 +11,8 @@ from redrive.contracts import DEFAULT_TENANT
 from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by
 from redrive.starter.cli.records import open_access
-from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.terminal import Json, Listing, console, plain
+from redrive.starter.cli.runs.views import print_first, print_json
+from redrive.starter.cli.terminal import Json, Limit, Listing, console, plain
 from redrive.store.access import MemberRow, list_members, put_member
 
 app = App(name="members")
@@ -64,7 +64,7 @@ async def put(
 
 
 @app.command(name="list")
-async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
+async def list_all(*, tenant: str | None = None, limit: Limit = 1000, json: Json = False) -> None:
     """List members, including inactive ones.
 
     **Example**
@@ -77,8 +77,8 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
         Only those of this tenant.
     """
     async with open_access(read_settings()) as pool:
-        rows = await list_members(pool, tenant)
-    print_list(rows, _table, none="no members", json=json)
+        rows = await list_members(pool, tenant, limit + 1)
+    print_first(rows, _table, limit=limit, none="no members", json=json)
 
 
 def _table(rows: Sequence[MemberRow]) -> Listing:

@@ -22,14 +22,14 @@ from redrive.store.messages.dead import (
     find_dead,
     give,
     list_dead,
-    parse_id,
     read_payload,
+    whole_id,
 )
 
 app = App(name="messages")
 app.command("redrive.starter.cli.trial_messages:send_message", name="send", help="Send a message, to try a bridge out.")
 
-Id = Annotated[str, Parameter(name="ID", help="The message's id, with `message-` before it or without.")]
+Id = Annotated[str, Parameter(name="ID", help="The message's id or a beginning of it, with `message-` or without.")]
 Tenant = Annotated[str | None, Parameter(help="Whose message; needed when two tenants have one of that id.")]
 
 
@@ -144,7 +144,7 @@ async def command_message(
 
 async def find_message(pool: Pool, text: str, tenant: str | None) -> DeadMessage:
     """Return a dead message's record, or raise if there is none."""
-    message_id = parse_id(text)
+    message_id = await whole_id(pool, tenant, text)
     found = await find_dead(pool, tenant, message_id) if message_id else []
     if not found:
         raise MessageNotFound(

@@ -65,7 +65,7 @@ async def named_letter(pool: Pool, text: str) -> LetterRecord:
     """Return the record of the dead letter that was named, or raise if there is none.
 
     It is named by its id or as `run-…/step`, a unique beginning of these is enough; or as `workflow/activity` if a
-    foreign workflow has one open of that name.
+    foreign workflow has one of that name that is open, or only one that is closed.
     """
     try:
         return await find_letter(pool, None, text)
@@ -91,10 +91,12 @@ async def _foreign_letter(pool: Pool, text: str) -> LetterRecord | None:
     if not workflow or not operation:
         return None
     page = await list_letters(pool, LetterFilter(text=workflow, module=operation))
-    found = [row for row in page.rows if row.run_id == workflow and row.letter.foreign and not row.status.closed]
+    rows = [row for row in page.rows if row.run_id == workflow and row.letter.foreign]
+    found = [row for row in rows if not row.status.closed] or rows
     if len(found) > 1:
+        which = "closed" if found[0].status.closed else "open"
         ids = ", ".join(row.id for row in found)
-        raise InvalidInput(f"{text[:200]!r} has {len(found)} open dead letters: name one of {ids}")
+        raise InvalidInput(f"{text[:200]!r} has {len(found)} {which} dead letters: name one of {ids}")
     return await get_letter(pool, None, found[0].id) if found else None
 
 

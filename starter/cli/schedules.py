@@ -17,13 +17,21 @@ from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput
 from redrive.schedules import NewSchedule, Overlap, ScheduleSummary, ScheduleView
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Reason, asked_by, parse_duration, parse_moment
+from redrive.starter.cli.command_options import (
+    By,
+    NewLabels,
+    Reason,
+    asked_by,
+    parse_duration,
+    parse_labels,
+    parse_moment,
+)
 from redrive.starter.cli.records import note_schedule
 from redrive.starter.cli.runs.commands import payload_text
 from redrive.starter.cli.runs.progress import tell_if_no_worker
-from redrive.starter.cli.runs.views import moment, print_json, print_list
+from redrive.starter.cli.runs.views import moment, print_first, print_json
 from redrive.starter.cli.sdk import connect, connect_to_change
-from redrive.starter.cli.terminal import Facts, Json, Listing, Yes, confirm, console, errors, plain
+from redrive.starter.cli.terminal import Facts, Json, Limit, Listing, Yes, confirm, console, errors, plain
 from redrive.store.audit import Action
 
 app = App(name="schedule")
@@ -78,6 +86,7 @@ async def create(
     payload: str | None = None,
     file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     tenant: Tenant = DEFAULT_TENANT,
+    label: NewLabels = None,
     paused: bool = False,
     note: str = "",
     by: By = None,
@@ -91,6 +100,8 @@ async def create(
 
     `redrive schedule create poll order --every 15m --jitter 1m --overlap skip --file order.json --tenant acme`
 
+    `redrive schedule create weekly hello --every 7d --payload '{"name": "Ada"}' --label mission_id=42`
+
     Parameters
     ----------
     payload
@@ -102,33 +113,35 @@ async def create(
     note
         What it is for; kept in Temporal and in the audit log.
     """
-    document = parse_payload(payload_text(None, payload, file))
-    try:
-        wanted = NewSchedule(
-            name=name, tenant=tenant, pipeline=pipeline, payload=document, paused=paused, note=note, **times.fields()
-        )
-    except ValidationError as error:
-        raise InvalidInput(validation_sentence(error)) from error
+    wanted = _new_schedule(
+        name=name,
+        tenant=tenant,
+        pipeline=pipeline,
+        payload=parse_payload(payload_text(None, payload, file)),
+        labels=parse_labels(label),
+        paused=paused,
+        note=note,
+        **times.fields(),
+    )
     settings = read_settings()
     async with await connect_to_change(settings) as redrive:
         await redrive.schedules.check(wanted)
         about = {"pipeline": pipeline, "times": when(wanted), "overlap": wanted.overlap.value}
-        who = asked_by(by)
-        await note_schedule(
-            settings,
-            Action.SCHEDULE_CREATE_REQUESTED,
-            tenant=tenant,
-            name=name,
-            actor=who,
-            reason=note or None,
-            **about,
-        )
+        named = {"tenant": tenant, "name": name, "actor": asked_by(by)}
+        await note_schedule(settings, Action.SCHEDULE_CREATE_REQUESTED, reason=note or None, **named, **about)
         view = await redrive.schedules.create(wanted)
     _print(view, json=json)
 
 
+def _new_schedule(**fields: Any) -> NewSchedule:
+    try:
+        return NewSchedule(**fields)
+    except ValidationError as error:
+        raise InvalidInput(validation_sentence(error)) from error
+
+
 @app.command(name="list")
-async def list_schedules(*, tenant: str | None = None, json: Json = False) -> None:
+async def list_schedules(*, tenant: str | None = None, limit: Limit = 1000, json: Json = False) -> None:
     """List schedules, with the next time of each. The list may lag behind by a second.
 
     **Example**
@@ -140,8 +153,8 @@ async def list_schedules(*, tenant: str | None = None, json: Json = False) -> No
     tenant
         Only those of this tenant.
     """
-    rows = await (await connect()).schedules.list_schedules(tenant)
-    print_list(rows, _table, none="no schedules", json=json)
+    rows = await (await connect()).schedules.list_schedules(tenant, limit + 1)
+    print_first(rows, _table, limit=limit, none="no schedules", json=json)
 
 
 @app.command
@@ -332,6 +345,7 @@ def _story(view: ScheduleView) -> Group:
         "times": when(view),
         "overlap": view.overlap.value if view.overlap else "set in Temporal",
         "payload": to_json(view.payload).decode(),
+        "labels": ", ".join(f"{name}={value}" for name, value in sorted(view.labels.items())),
         "note": view.note,
         "next": ", ".join(moment(at) for at in view.next_at[:3]) or ("paused" if view.paused else "none"),
         "started": f"{view.runs} runs, {view.skipped} skipped",

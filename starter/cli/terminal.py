@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.prompt import Confirm
@@ -31,8 +32,8 @@ class Terminal(Console):
 
 
 # Without a terminal there is no width limit; tables are easier to read, and to grep, unwrapped.
-console = Terminal(highlight=False, width=None if sys.stdout.isatty() else 240)
-errors = Terminal(stderr=True, highlight=False, soft_wrap=True)
+console = Terminal(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 240)
+errors = Terminal(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 class Listing:
@@ -116,6 +117,9 @@ def _longest_word(text: Text) -> int:
 
 Json = Annotated[bool, Parameter(name="--json", help="Print JSON, for scripts.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask; needed when there is no terminal to ask on.")]
+MOST_ROWS: Final = 10_000
+Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_ROWS), help="Maximum number of rows.")]
+LABEL_HELP = "Only those of runs with this label, `name=value`; with several, those that have all of them."
 
 
 def command_line() -> str:

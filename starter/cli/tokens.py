@@ -15,8 +15,8 @@ from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person, parse_duration
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import open_access
-from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.terminal import Json, Listing, console, errors, plain
+from redrive.starter.cli.runs.views import print_first, print_json
+from redrive.starter.cli.terminal import Json, Limit, Listing, console, errors, plain
 from redrive.starter.stack.first_token import Logins, link_address, sign_in_link
 from redrive.starter.stack.state import StateDirectory, find_running
 from redrive.store.access import (
@@ -94,7 +94,7 @@ async def _create(wanted: TokenRequest) -> NewToken:
 
 
 @app.command(name="list")
-async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
+async def list_all(*, tenant: str | None = None, limit: Limit = 200, json: Json = False) -> None:
     """List tokens, the newest first, including expired and revoked ones. Their secrets are not kept anywhere.
 
     **Example**
@@ -107,8 +107,8 @@ async def list_all(*, tenant: str | None = None, json: Json = False) -> None:
         Only those of this tenant.
     """
     async with open_access(read_settings()) as pool:
-        rows = await list_tokens(pool, tenant)
-    print_list(rows, _table, none="no tokens", json=json)
+        rows = await list_tokens(pool, tenant, limit + 1)
+    print_first(rows, _table, limit=limit, none="no tokens", json=json)
 
 
 def _table(rows: Sequence[TokenRow]) -> Listing:
@@ -134,7 +134,7 @@ async def revoke(token: str, /, *, by: By = None, json: Json = False) -> None:
     Parameters
     ----------
     token
-        The token's id, as `redrive tokens list` prints it.
+        The token's id, as `redrive tokens list` prints it, or a beginning of it that no other token has.
     """
     row = await revoke_owner_token(owner_database_url(read_settings()), token, asked_by(by))
     if row is None:

@@ -16,9 +16,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import aiormq
-from aiormq.exceptions import AMQPError
-
 from redrive.errors import StackError
 from redrive.starter.stack.children import Program
 from redrive.starter.stack.placement import Account, ServerPlace, hand_over
@@ -147,11 +144,13 @@ class RabbitMQ:
         """Sign in."""
         if not await listens(self.port):
             return False
+        import aiormq  # noqa: PLC0415  # a stack without RabbitMQ starts sooner
+
         try:
             async with asyncio.timeout(_SIGN_IN_TIMEOUT):
                 connection = await aiormq.connect(self.url)
                 await connection.close()
-        except (AMQPError, OSError, TimeoutError):
+        except (aiormq.AMQPError, OSError, TimeoutError):
             return False
         return True
 

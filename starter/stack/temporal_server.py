@@ -32,9 +32,11 @@ DYNAMIC_CONFIG: Final[dict[str, str | int | bool]] = {
     "history.timerProcessorMaxTimeShift": "20ms",
     "history.transferProcessorMaxPollRPS": 1000,
     "history.timerProcessorMaxPollRPS": 1000,
+    "history.visibilityProcessorMaxPollRPS": 4,
     "matching.enableFairness": True,
     "matching.numTaskqueueReadPartitions": 1,
     "matching.numTaskqueueWritePartitions": 1,
+    "system.forceSearchAttributesCacheRefreshOnRead": False,
     "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 2,
 }
 

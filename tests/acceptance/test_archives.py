@@ -1,10 +1,13 @@
 """Both archives beside a Temporal project of the usual shape, which has `workflows/` and `worker.py` of its own."""
 
 import asyncio
+import functools
 import os
+import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,19 +65,31 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"wheel": next(place.glob("*.whl")), "sdist": next(place.glob("*.tar.gz"))}
 
 
-def make_environment(place: Path, *words: str) -> Path:
-    """Make a fresh environment with what the words tell uv, or pip where there is none, to install."""
-    uv, environment = run.find_uv(), os.environ | run.uv_settings()
-    python = place / "bin" / "python"
-    if uv:
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(place)], env=environment, check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
-    else:
-        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet"]
-    for line in words:
-        subprocess.run([*install, *line.split()], cwd=ROOT, env=environment, check=True)
+def make_environment(place: Path, words: str) -> Path:
+    """Make a fresh environment with what the words name, and return where its programs are."""
+    uv = run.find_uv()
+    maker = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+    subprocess.run([*maker, str(place)], env=_settings(), check=True)
+    install(place / "bin", words)
     return place / "bin"
+
+
+def install(programs: Path, words: str) -> None:
+    """Let uv, or pip where there is none, install what the words name."""
+    uv, python = run.find_uv(), str(programs / "python")
+    installer = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    subprocess.run([*installer, "--quiet", *words.split()], cwd=ROOT, env=_settings(), check=True)
+
+
+@functools.cache
+def _settings() -> dict[str, str]:
+    # The environments are thrown away: nobody changes a file that the installer's own cache may share.
+    return os.environ | run.uv_settings() | {"UV_LINK_MODE": "hardlink"}
+
+
+def packages_of(programs: Path) -> Path:
+    """Return where an environment has its packages."""
+    return next((programs.parent / "lib").glob("python3*")) / "site-packages"
 
 
 @pytest.fixture
@@ -100,23 +115,28 @@ def variables(stack: StackInfo) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with what Redrive needs, and without Redrive."""
+    return make_environment(tmp_path_factory.mktemp("archives") / "environment", "--require-hashes -r requirements.txt")
+
+
 @pytest.fixture(params=["wheel", "sdist"])
-async def installed(request: pytest.FixtureRequest, archives: dict[str, Path], tmp_path: Path) -> Path:
+def installed(request: pytest.FixtureRequest, archives: dict[str, Path], environment: Path) -> Iterator[Path]:
     """The programs of an environment in which one of the archives is installed."""
-    return await asyncio.to_thread(
-        make_environment,
-        tmp_path / "environment",
-        "--require-hashes -r requirements.txt",
-        f"--no-deps --no-build-isolation {archives[request.param]}",
-    )
+    install(environment, f"--no-deps --no-build-isolation {archives[request.param]}")
+    yield environment
+    shutil.rmtree(packages_of(environment) / "redrive")
+    for record in packages_of(environment).glob("redrive-*.dist-info"):
+        shutil.rmtree(record)
+    (environment / "redrive").unlink()
 
 
 async def test_it_runs_beside_a_project_with_the_same_folder_names(
     installed: Path, project: Path, variables: dict[str, str]
 ) -> None:
     """One name is installed; a module of the project runs, and the project's own code starts it."""
-    packages = next((installed.parent / "lib").glob("python3*")) / "site-packages"
-    ours = {Path(name).parts[0] for name in _recorded(packages)}
+    ours = {Path(name).parts[0] for name in _recorded(packages_of(installed))}
     assert {name for name in ours if not name.endswith(".dist-info")} == {"redrive", ".."}
     ready = project / "ready"
     worker = await asyncio.create_subprocess_exec(

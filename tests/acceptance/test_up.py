@@ -46,12 +46,19 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def state_dir() -> Iterator[Path]:
+@contextlib.contextmanager
+def _state() -> Iterator[Path]:
     """A state directory that PostgreSQL's account can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="redrive-test-", ignore_cleanup_errors=True) as path:
         Path(path).chmod(0o711)
         yield Path(path) / "state"
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """A state directory of the test's own."""
+    with _state() as path:
+        yield path
 
 
 @pytest.fixture
@@ -68,11 +75,13 @@ def _stack(state_dir: Path, **options: object) -> Stack:
     return Stack(settings, state_dir=state_dir, workers=0, **options)  # type: ignore[arg-type]  # a test's options
 
 
-@pytest.fixture
-async def stack(state_dir: Path, no_leftovers: None) -> AsyncIterator[Stack]:
-    async with _stack(state_dir) as stack:
-        yield stack
-    await wipe(state_dir)
+@pytest.fixture(scope="module")
+async def stack() -> AsyncIterator[Stack]:
+    """A stack for all tests that only look at it or use its servers."""
+    with _state() as state_dir:
+        async with _stack(state_dir) as stack:
+            yield stack
+        await wipe(state_dir)
 
 
 async def _start_run(stack: Stack) -> str:
@@ -114,22 +123,23 @@ async def _killed_and_back(stack: Stack, name: str) -> None:
             await stack.wait_changed()
 
 
-async def test_killed_server_comes_back_with_its_data(stack: Stack, state_dir: Path) -> None:
+async def test_killed_server_comes_back_with_its_data(state_dir: Path, no_leftovers: None) -> None:
     """kill -9 of each server in turn: it is restarted at the same address, and nothing is lost."""
-    run_id = await _start_run(stack)
-    await _sql(stack, "CREATE TABLE kept AS SELECT 42 AS answer")
-    before = stack.info
-    for name in list(stack.children):
-        await _killed_and_back(stack, name)
-        assert await _run_is_open(stack, run_id)
-        assert await _sql(stack, "SELECT answer FROM kept") == 42
-    after = stack.info
-    assert after.temporal_address == before.temporal_address
-    assert set(after.children.values()).isdisjoint(before.children.values())
-    assert find_running(state_dir) == after
+    async with _stack(state_dir) as stack:
+        run_id = await _start_run(stack)
+        await _sql(stack, "CREATE TABLE kept AS SELECT 42 AS answer")
+        before = stack.info
+        for name in list(stack.children):
+            await _killed_and_back(stack, name)
+            assert await _run_is_open(stack, run_id)
+            assert await _sql(stack, "SELECT answer FROM kept") == 42
+        after = stack.info
+        assert after.temporal_address == before.temporal_address
+        assert set(after.children.values()).isdisjoint(before.children.values())
+        assert find_running(state_dir) == after
 
 
-async def test_killed_worker_comes_back(stack: Stack, tmp_path: Path) -> None:
+async def test_killed_worker_comes_back(stack: Stack, tmp_path: Path, no_leftovers: None) -> None:
     """kill -9 of one of two workers: it is restarted, the other goes on."""
     settings = _of(stack)
     async with Stack(settings, state_dir=tmp_path, workers=2) as workers:
@@ -155,7 +165,7 @@ async def _take_work(workers: Stack) -> bool:
     return set(info.workers) <= {int(poller.identity.partition("@")[0]) for poller in pollers}
 
 
-async def test_worker_that_cannot_start_is_quoted(stack: Stack, tmp_path: Path) -> None:
+async def test_worker_that_cannot_start_is_quoted(stack: Stack, tmp_path: Path, no_leftovers: None) -> None:
     """A module that is not there is named in the sentence, and nothing stays behind."""
     settings = _of(stack)
     with pytest.raises(StackError, match=r"the worker ended at its start(.|\n)*no_such_module"):
@@ -175,8 +185,9 @@ async def test_second_start_continues_where_the_first_stopped(state_dir: Path, n
     assert [entry.name for entry in state_dir.iterdir()] == ["lock"]
 
 
-async def test_running_stack_is_found_and_protected(stack: Stack, state_dir: Path) -> None:
+async def test_running_stack_is_found_and_protected(stack: Stack, no_leftovers: None) -> None:
     """Others find the stack; a second one in the same directory and a wipe are refused with its process."""
+    state_dir = stack.token_file.parent
     assert find_running(state_dir) == stack.info
     with pytest.raises(StackError, match=f"already running in {state_dir} .process {os.getpid()}."):
         await _stack(state_dir).__aenter__()
@@ -241,7 +252,7 @@ async def test_database_that_is_away_is_told(state_dir: Path, no_leftovers: None
     assert "hush" not in str(caught.value)
 
 
-async def test_servers_that_are_given_are_not_embedded(stack: Stack, tmp_path: Path) -> None:
+async def test_servers_that_are_given_are_not_embedded(stack: Stack, tmp_path: Path, no_leftovers: None) -> None:
     """With both addresses set, no server is started, and the given ones are used and migrated."""
     settings = _of(stack)
     async with Stack(settings, state_dir=tmp_path, workers=0) as other:

@@ -145,9 +145,12 @@ async def stage(*modules: str, plain_runner: str = "sandbox") -> AsyncIterator[S
 
 
 def with_bytecode(environment: Mapping[str, str], state: Path) -> dict[str, str]:
-    """Let the workers keep compiled code, as installed ones do: the sandbox loads the workflow's file for each run."""
+    """Let the workers keep compiled code, as installed ones do: the sandbox loads the workflow's file for each run.
+
+    They share what is there already: to compile all libraries again takes longer than most tests.
+    """
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"PYTHONPYCACHEPREFIX": str(state / "bytecode")}
+    return {"PYTHONPYCACHEPREFIX": str(state / "bytecode")} | kept
 
 
 def _plain_program(info: StackInfo, environment: Mapping[str, str], ready_file: Path, runner: str) -> Program:

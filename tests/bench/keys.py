@@ -17,7 +17,8 @@ from rich.table import Table
 
 from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal
-from redrive.idempotency.claims import ClaimRequest, Settlement
+from redrive.contracts import ClaimRequest
+from redrive.idempotency.claims import Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.keys import KEY_TTL, request_hash, run_id_for_key
 from redrive.settings import Settings

@@ -1,10 +1,12 @@
-"""How fast rows of an outbox become runs, beside Procrastinate on the same PostgreSQL: `python -m tests.bench.outbox`.
+"""How fast rows of an outbox become runs, beside plain starts and Procrastinate: `python -m tests.bench.outbox`.
 
-Four figures, each with the same rate and number for both:
-- from the commit to the start, at a steady rate;
-- rows a second that get their runs, with many waiting; the embedded Temporal is the limit there;
-- rows a second that the bridge's own transactions take over, without Temporal;
-- the same with many more waiting, whether depth slows it.
+No worker takes the runs: a run is started when Temporal has accepted it, and that is what is measured.
+- starts a second by one bridge with many rows waiting, and plain `start_workflow` calls, in turns on the same servers;
+- from the commit to the start at a steady rate, and from the call to the answer of a plain start. The rate is the
+  highest of RATES that plain starts sustain, or the one that is given;
+- rows a second that the bridge's own transactions take over, without Temporal, and again with `--depth` more rows that
+  are due, as many that are not due yet, and as many that are delivered;
+- Procrastinate on the same PostgreSQL, at the same rate, with as many jobs waiting.
 """
 
 import argparse
@@ -16,14 +18,18 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import asyncpg
 import procrastinate
+from temporalio.client import Client
 
 import redrive.outbox
+from redrive.connection import connect_temporal
+from redrive.contracts import RunInput, Workflow
 from redrive.logs import configure_logging
 from redrive.outbox.rows import call, install
 from redrive.settings import Settings
@@ -33,8 +39,20 @@ from tests.bench.outbox_jobs import URL
 from tests.conftest import eventually, owner_url
 
 LANES, BATCH = 4, 50
-# The worst of a hundred.
+AT_ONCE = 50
+ROUNDS = 3
+RATES = (200, 150, 100, 50, 25)
+# A rate is sustained if the worst of a hundred starts is answered within this.
+SUSTAINED = 0.25
 P99 = 98
+_DEEP = """
+    INSERT INTO redrive.outbox (pipeline, key, payload, status, run_after, run_id, started_at, ended_at)
+    SELECT 'hello', kind || number, '{"name": "Ada"}', CASE kind WHEN 'delivered' THEN kind ELSE 'pending' END,
+        now() + CASE kind WHEN 'later' THEN interval '1 day' ELSE interval '-1 hour' END,
+        CASE kind WHEN 'delivered' THEN 'run-' || number END,
+        CASE kind WHEN 'delivered' THEN now() END, CASE kind WHEN 'delivered' THEN now() END
+    FROM generate_series(1, $1::integer) AS number, unnest(ARRAY['due', 'later', 'delivered']) AS kind
+"""
 # Programs are slow to start on a busy machine.
 START_TIME = 60.0
 
@@ -42,6 +60,56 @@ START_TIME = 60.0
 def _shown(name: str, seconds: Sequence[float]) -> str:
     cuts = statistics.quantiles(seconds, n=100)
     return f"{name}: p50 {cuts[49] * 1000:.0f} ms, p99 {cuts[P99] * 1000:.0f} ms, of {len(seconds)}"
+
+
+async def _paced(rate: int, seconds: float) -> AsyncIterator[None]:
+    """Return at a steady rate, whatever the caller has not finished yet."""
+    begin = time.monotonic()
+    for number in range(round(rate * seconds)):
+        await asyncio.sleep(max(0.0, begin + number / rate - time.monotonic()))
+        yield
+
+
+class PlainBench:
+    """Temporal's client alone: nothing but the start."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._run = RunInput(pipeline="hello", payload={"name": "Ada"})
+
+    async def _start(self) -> float:
+        begin = time.monotonic()
+        name = f"plain-{uuid.uuid4().hex}"
+        await self._client.start_workflow(Workflow.MODULE_RUN, self._run, id=name, task_queue="nobody")
+        return time.monotonic() - begin
+
+    async def rate(self, seconds: float) -> float:
+        """Return how many starts a second are made, so many at once."""
+        begin = time.monotonic()
+
+        async def caller() -> int:
+            done = 0
+            while time.monotonic() - begin < seconds:
+                await self._start()
+                done += 1
+            return done
+
+        done = sum(await asyncio.gather(*(caller() for _ in range(AT_ONCE))))
+        return done / (time.monotonic() - begin)
+
+    async def latency(self, rate: int, seconds: float) -> list[float]:
+        """Return how long starts take at a steady rate."""
+        calls = [asyncio.create_task(self._start()) async for _ in _paced(rate, seconds)]
+        return await asyncio.gather(*calls)
+
+    async def sustained(self, seconds: float) -> int:
+        """Return the highest rate at which starts do not queue up."""
+        for rate in RATES:
+            took = await self.latency(rate, seconds)
+            print(_shown(f"plain, call to answer at {rate}/s", took), flush=True)
+            if statistics.quantiles(took, n=100)[P99] < SUSTAINED:
+                return rate
+        return RATES[-1]
 
 
 @contextlib.asynccontextmanager
@@ -85,24 +153,28 @@ class OutboxBench:
         connection = await asyncpg.connect(self._url)
         committed: dict[str, float] = {}
         async with self._bridge():
-            begin = time.monotonic()
-            for number in range(round(rate * seconds)):
-                await asyncio.sleep(max(0.0, begin + number / rate - time.monotonic()))
+            async for _ in _paced(rate, seconds):
                 event_id = await redrive.outbox.enqueue(connection, "hello", {"name": "Ada"})
                 committed[str(event_id)] = time.time()
             await self._until_started(connection)
         rows = await connection.fetch(
-            "SELECT event_id, extract(epoch FROM started_at)::float8 AS at FROM redrive.outbox"
+            "SELECT event_id::text, extract(epoch FROM started_at)::float8 AS at, last_error FROM redrive.outbox "
+            "WHERE event_id = ANY ($1::uuid[])",
+            list(committed),
         )
         await connection.close()
-        took = [row["at"] - committed[str(row["event_id"])] for row in rows if str(row["event_id"]) in committed]
+        failed = [row["last_error"] for row in rows if row["at"] is None]
+        assert not failed, failed
+        took = [row["at"] - committed[row["event_id"]] for row in rows]
         return _shown(f"redrive, commit to start at {rate}/s", took)
 
     async def _until_started(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        for _ in range(600):
-            if not await connection.fetchval("SELECT EXISTS (SELECT FROM redrive.outbox WHERE status = 'pending')"):
-                return
-            await asyncio.sleep(0.1)
+        """Wait for the last run. At a rate that Temporal cannot take on this machine, that is long after the commit."""
+
+        async def all_started() -> bool:
+            return not await connection.fetch("SELECT FROM redrive.outbox_take(1)")
+
+        await eventually(all_started, within=300)
 
     async def fill(self, count: int) -> str:
         """Let so many rows wait, each made by enqueue()."""
@@ -116,17 +188,46 @@ class OutboxBench:
         await connection.close()
         return f"redrive, enqueue() in one transaction: {count / took:.0f} rows/s"
 
-    async def started(self, seconds: float) -> str:
-        """Return how many rows a second get their runs from one bridge, from its first second on."""
+    async def rate(self, seconds: float) -> float:
+        """Return how many rows a second get their runs from one bridge, once it has begun."""
         connection = await asyncpg.connect(self._url)
-        query = "SELECT count(*) FROM redrive.outbox WHERE status = 'in_flight'"
+        query = "SELECT count(*) FROM redrive.outbox WHERE started_at > to_timestamp($1)"
         async with self._bridge():
-            before, begin = await connection.fetchval(query), time.monotonic()
+            since = time.time()
+
+            async def has_begun() -> bool:
+                return bool(await connection.fetchval(query, since))
+
+            await eventually(has_begun, within=START_TIME)
+            before, begin = await connection.fetchval(query, since), time.monotonic()
             await asyncio.sleep(seconds)
-            done, took = await connection.fetchval(query) - before, time.monotonic() - begin
-        waiting = await connection.fetchval("SELECT count(*) FROM redrive.outbox WHERE status = 'pending'")
+            done, took = await connection.fetchval(query, since) - before, time.monotonic() - begin
         await connection.close()
-        return f"redrive, runs started by one bridge: {done / took:.0f} rows/s ({waiting} still waiting)"
+        return float(done / took)
+
+    async def against(self, plain: PlainBench, seconds: float) -> str:
+        """Return starts a second by one bridge and by plain calls, in turns."""
+        pairs = [(await self.rate(seconds), await plain.rate(seconds)) for _ in range(ROUNDS)]
+        bridge, calls = (statistics.median(each) for each in zip(*pairs, strict=True))
+        ratios = sorted(mine / other for mine, other in pairs)
+        return (
+            f"redrive, runs started by one bridge: {bridge:.0f} rows/s; plain, {AT_ONCE} at once: {calls:.0f}/s; "
+            f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+
+    async def withdraw(self) -> None:
+        """Let no row wait that is due."""
+        connection = await asyncpg.connect(self._url)
+        withdraw = "UPDATE redrive.outbox SET deleted_at = now() WHERE status = 'pending' AND run_after <= now()"
+        await connection.execute(withdraw, timeout=600)
+        await connection.close()
+
+    async def deepen(self, count: int) -> str:
+        """Let so many more rows be due, as many be not due yet, and as many be delivered."""
+        connection = await asyncpg.connect(self._url)
+        await connection.execute(_DEEP, count, timeout=600)
+        await connection.close()
+        return f"{count} more rows are due, as many are not due yet, and as many are delivered"
 
     async def taken(self, seconds: float) -> str:
         """Return how many rows a second a bridge's own transactions take over, without Temporal."""
@@ -172,9 +273,7 @@ class JobsBench:
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
             async with self._worker():
-                begin = time.monotonic()
-                for number in range(round(rate * seconds)):
-                    await asyncio.sleep(max(0.0, begin + number / rate - time.monotonic()))
+                async for _ in _paced(rate, seconds):
                     await app.configure_task("greet").defer_async(name="Ada")
                 await asyncio.sleep(2)
         rows = await self._fetch(
@@ -219,15 +318,20 @@ async def _measure(words: argparse.Namespace) -> None:
             url = owner_url(stack.info)
             await install(url, "redrive")
             outbox = OutboxBench(stack, state)
-            print(await outbox.latency(words.rate, words.seconds), flush=True)
+            plain = PlainBench(await connect_temporal(Settings(temporal_address=stack.info.temporal_address)))
+            rate = words.rate or await plain.sustained(words.seconds / 4)
+            print(await outbox.latency(rate, words.seconds), flush=True)
+            print(_shown(f"plain, call to answer at {rate}/s", await plain.latency(rate, words.seconds)), flush=True)
             print(await outbox.fill(words.waiting), flush=True)
-            print(await outbox.started(words.seconds), flush=True)
+            print(await outbox.against(plain, words.seconds / 3), flush=True)
             print(await outbox.taken(words.seconds / 2), flush=True)
             if words.depth:
-                print(await outbox.fill(words.depth), flush=True)
-                print(f"with {words.depth} more: {await outbox.taken(words.seconds / 2)}", flush=True)
+                print(await outbox.deepen(words.depth), flush=True)
+                print(await outbox.taken(words.seconds / 2), flush=True)
+                await outbox.withdraw()
+                print(await outbox.latency(rate, words.seconds / 2), flush=True)
             jobs = JobsBench(await _database(url, "jobs"))
-            print(await jobs.latency(words.rate, words.seconds), flush=True)
+            print(await jobs.latency(rate, words.seconds), flush=True)
             print(await jobs.started(words.waiting, words.seconds), flush=True)
 
 
@@ -241,10 +345,10 @@ async def _database(url: str, name: str) -> str:
 def main() -> None:
     """Run it as a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.outbox", description=__doc__.partition(":")[0])
-    parser.add_argument("--rate", type=int, default=200, help="rows a second, for the time from commit to start")
+    parser.add_argument("--rate", type=int, help="rows a second, for the time from commit to start")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each part takes")
     parser.add_argument("--waiting", type=int, default=100_000)
-    parser.add_argument("--depth", type=int, default=0, help="then let so many more wait, say a million")
+    parser.add_argument("--depth", type=int, default=0, help="then let so many more rows be there, say a million")
     words = parser.parse_args()
     configure_logging("error")
     asyncio.run(_measure(words))

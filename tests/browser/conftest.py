@@ -22,9 +22,9 @@ def chromium() -> str:
     return debian.find(CHROMIUM, "chromium")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
-    """One Chromium for all tests of a file."""
+    """One Chromium for all tests: each page that they open is of a context of its own."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser

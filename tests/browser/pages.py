@@ -16,6 +16,7 @@ from playwright.async_api import Browser, Page, expect
 from redrive.access import Role
 from redrive.connection import access_database_url, database_url, owner_database_url
 from redrive.console.app import build_app
+from redrive.outbox.settings import OutboxSettings
 from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
@@ -72,9 +73,9 @@ class Pages:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings, browser: Browser) -> AsyncIterator[Pages]:
+async def serving(settings: Settings, browser: Browser, outbox: OutboxSettings | None = None) -> AsyncIterator[Pages]:
     """Serve the console on a free port."""
-    app = build_app(settings)
+    app = build_app(settings, outbox=outbox)
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)

@@ -58,8 +58,10 @@ async def test_web_ui_sends_the_signal_that_replays(
         await page.get_by_role("button", name=re.compile("More Actions")).first.click(timeout=20_000)
         await page.get_by_role("menuitem", name="Send a Signal").first.click()
         await page.get_by_role("button", name="Select a signal").click()
-        await page.get_by_role("option", name="Custom").click()
-        await page.locator("#signal-name:visible").fill("replay")
+        await expect(page.get_by_role("option", name="replay")).to_be_visible(timeout=20_000)
+        options = [(await each.inner_text()).split("\n")[0] for each in await page.get_by_role("option").all()]
+        assert options == ["Custom", "discard", "replay", "resolve"]
+        await page.get_by_role("option", name="replay").click()
         await page.get_by_role("textbox", name="Data").first.fill(json.dumps(wording()))
         await page.get_by_role("button", name="Submit").first.click()
         await case.until(RunStatus.SUCCESS)

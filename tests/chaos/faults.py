@@ -22,15 +22,16 @@ BACK_WITHIN = 120.0
 FROZEN_WORKER = (2.0, 10.0)
 FROZEN_SERVER = (1.0, 5.0)
 REFUSING = (1.0, 4.0)
-PAUSES = (0.5, 3.0)
+SHORTEST_PAUSE = 0.5
 LOCKED = "redrive.runs, redrive.dead_letters, redrive.idempotency_keys, redrive.audit_log"
 
 
 class Faults:
     """Hurt a stack, one fault after another, in an order that the seed decides."""
 
-    def __init__(self, up: Up, seed: int) -> None:
+    def __init__(self, up: Up, seed: int, longest_pause: float = 3.0) -> None:
         self.up = up
+        self._longest_pause = longest_pause
         self._database_url = owner_database_url(up.settings)
         self.done: Counter[str] = Counter()
         self._random = random.Random(seed)
@@ -70,7 +71,7 @@ class Faults:
             with contextlib.suppress(psutil.NoSuchProcess, *DRIVER_ERRORS):
                 await fault()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), self._random.uniform(*PAUSES))
+                await asyncio.wait_for(stop.wait(), self._random.uniform(SHORTEST_PAUSE, self._longest_pause))
 
     async def killed_worker(self) -> None:
         """Kill one worker."""

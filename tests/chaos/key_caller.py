@@ -19,7 +19,8 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWor
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from redrive import ModuleContext, OutcomeUnknown, Pipeline, Redrive, Registry, Unavailable
-from redrive.idempotency.claims import Claim, ClaimRequest, Settlement
+from redrive.contracts import ClaimRequest
+from redrive.idempotency.claims import Claim, Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.logs import configure_logging
 from redrive.published_catalogs import PublishedCatalogs

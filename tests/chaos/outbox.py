@@ -39,7 +39,7 @@ HURTS = 2
 # One transaction in so many is rolled back.
 UNDONE = 10
 BATCH = 50
-TIME_LIMIT = 900.0
+TIME_LIMIT = 1800.0
 
 
 class OutboxCase:
@@ -151,14 +151,14 @@ async def _kill(stack: Stack, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _second_bridge(stack: Stack, state: Path) -> AsyncIterator[None]:
-    """Run a bridge beside the stack's own, which nobody kills."""
+async def _second_bridge(stack: Stack, state: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a bridge beside the stack's own, which nobody kills: it has to outlive everything else."""
     environment = worker_environment(stack.info, state_dir=state, embedded_temporal=True)
     command = (sys.executable, "-m", "redrive.starter.cli.main", "bridge", "outbox")
     with (state / "second-bridge.log").open("wb") as output:
         process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=output, stderr=output)
     try:
-        yield
+        yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -174,7 +174,7 @@ async def _all(words: argparse.Namespace) -> list[str]:
         Path(os.environ[FILE]).touch()
         kinds = words.only or list(CHILDREN)
         made = Stack(Settings(), state_dir=state / "state", modules=[MODULES], workers=2, brokers={Broker.OUTBOX: None})
-        async with asyncio.timeout(words.limit), made as stack, _second_bridge(stack, state):
+        async with asyncio.timeout(words.limit), made as stack, _second_bridge(stack, state) as second:
             case, seconds = OutboxCase(stack, Path(os.environ[FILE])), clock()
             part = max(words.rows // (len(kinds) * HURTS + 1), 1)
             for kind in kinds * HURTS:
@@ -183,6 +183,8 @@ async def _all(words: argparse.Namespace) -> list[str]:
             await case.send(max(words.rows - case.asked, 0))
             await case.until_delivered()
             problems, repeated = await case.violations()
+            if second.returncode is not None:
+                problems.append(f"the second bridge ended: {(state / 'second-bridge.log').read_text()[-500:]}")
             print(
                 f"{', '.join(kinds)} killed {HURTS} times each: {case.asked} rows asked for, {len(case.committed)} "
                 f"committed, in {seconds():.1f} s; {len(problems)} violations, {repeated} steps executed again",

@@ -13,6 +13,8 @@ import random
 import shutil
 import sys
 import tempfile
+import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
@@ -29,6 +31,9 @@ from tests.chaos.traffic import MoodySink, Traffic
 
 MODULES = "tests.chaos.modules"
 SHOWN = 20
+REPLAYED_AT_ONCE = 50
+# Of replays: what is parked again after these never ends.
+ROUNDS = 200
 SERVERS = ("temporal", "ui", "postgres", "console")
 
 
@@ -40,6 +45,7 @@ def main() -> None:
     parser.add_argument("--starters", type=int, default=6, help="who start runs at once")
     parser.add_argument("--operators", type=int, default=4, help="who send commands at once")
     parser.add_argument("--trouble", type=float, default=60.0, help="at least so many seconds of faults")
+    parser.add_argument("--pause", type=float, default=3.0, help="at most so many seconds between two faults")
     parser.add_argument("--settle", type=float, default=150.0, help="how long everything may take to agree afterwards")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--keep", action="store_true", help="leave the logs")
@@ -52,6 +58,8 @@ def main() -> None:
     problems = asyncio.run(_chaos(words))
     for problem in problems[:SHOWN]:
         print(f"  VIOLATION: {problem}")
+    for kind, count in Counter(problem.partition(": ")[2] for problem in problems).most_common(SHOWN):
+        print(f"  {count} times: {kind}")
     print(f"{len(problems)} violations" if problems else "no violation")
     sys.stdout.flush()
     # Interpreter shutdown with Temporal's native threads alive can crash; everything is stopped by now.
@@ -88,7 +96,7 @@ def _free_port(name: str) -> int:
 async def _chaos(words: argparse.Namespace) -> list[str]:
     print(f"seed {words.seed}, {words.runs} runs, {words.workers} workers", flush=True)
     async with stage(words.workers, words.seed) as (up, sink), Traffic.of(up, sink, words.seed) as traffic:
-        faults, seconds = Faults(up, words.seed), clock()
+        faults, seconds = Faults(up, words.seed, words.pause), clock()
         async with faults.going_on():
             await _live(traffic, words, seconds)
         print(
@@ -138,11 +146,11 @@ async def _side_by_side(width: int, count: int, work: Callable[[int], Awaitable[
 
 async def settle(traffic: Traffic, limit: float) -> list[str]:
     """Replay what waits, and wait until everything agrees; return what does not in the end."""
-    traffic.sink.healthy, seconds, number = True, clock(), 0
+    traffic.sink.healthy = True
+    await _replay_all(traffic)
+    seconds = clock()
     while True:
-        number += 1
-        for found in await traffic.waiting(1000):
-            await _replay(traffic, found.letter, f"last-{number}-{found.letter.workflow_id}")
+        await _replay_all(traffic)
         agreement = Agreement(traffic)
         await traffic.insist(agreement.read)
         problems = agreement.problems()
@@ -150,6 +158,14 @@ async def settle(traffic: Traffic, limit: float) -> list[str]:
             print(f"{'agreed' if not problems else 'gave up'} after {seconds():.0f} s", flush=True)
             return problems + await agreement.answers() + await agreement.commands()
         await asyncio.sleep(2)
+
+
+async def _replay_all(traffic: Traffic) -> None:
+    for _ in range(ROUNDS):
+        waiting = await traffic.waiting(REPLAYED_AT_ONCE)
+        if not waiting:
+            return
+        await asyncio.gather(*(_replay(traffic, each.letter, f"last-{uuid.uuid4()}") for each in waiting))
 
 
 async def _replay(traffic: Traffic, letter: LetterId, request_id: str) -> None:

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
-from redrive.contracts import RunStatus, SearchAttribute, Workflow
+from redrive.contracts import ClaimRequest, RunStatus, SearchAttribute, Workflow
 from redrive.dead_letters import COMMANDS, Answer, LetterId, Mode, RunSignal, Verb
+from redrive.keys import run_id_for_key
 from redrive.logs import configure_logging
 from redrive.modules import Module
 from redrive.settings import AlertSettings, Settings
@@ -367,6 +368,28 @@ async def _swept(recorder: Recorder) -> None:
     await recorder.keep("keys_swept", "sweep")
 
 
+async def _key_recorded(recorder: Recorder) -> None:
+    """A key that was used while PostgreSQL did not answer: its row is written by another worker, later."""
+    request = ClaimRequest(
+        tenant="default",
+        key="recorded",
+        run_id=run_id_for_key("default", "recorded", 0),
+        pipeline="long",
+        expires_at=datetime(2100, 1, 1, tzinfo=UTC),
+    )
+    with stopped(recorder.postgres):
+        handle = await recorder.client.start_workflow(
+            Workflow.RECORD_KEY, request, id="record-key", task_queue=TASK_QUEUE
+        )
+
+        async def is_asked_elsewhere() -> bool:
+            return bool((await handle.describe()).raw_description.pending_activities)
+
+        await eventually(is_asked_elsewhere)
+    await handle.result()
+    await recorder.keep("key_recorded", "record-key")
+
+
 async def _edited(recorder: Recorder) -> None:
     """A run with a key whose dead step is replayed with an edit: its calls have other keys then."""
     run_id = await recorder.park("edited", "count-2")
@@ -448,6 +471,7 @@ SCENES: list[Scene] = [
     _canceled_when_parked,
     _edited,
     _swept,
+    _key_recorded,
     _reported_again,
     _record_timed_out,
     _followed_up,

@@ -62,6 +62,7 @@ LETTERS = {
 OTHERS = {
     "alert_follow_up",
     "keys_swept",
+    "key_recorded",
     "purged",
     "anchored",
     "letter_record_timed_out",
@@ -133,6 +134,15 @@ class ChangedRetrySweep:
         await workflow.sleep(timedelta(seconds=1))
 
 
+@workflow.defn(name=Workflow.RECORD_KEY, sandboxed=False)
+class ChangedKeyRecord:
+    """A record of a key that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
+
+
 @workflow.defn(name=Workflow.ALERT_FOLLOW_UP, sandboxed=False)
 class ChangedFollowUp:
     """A follow-up that begins with a wait, as no stored one did."""
@@ -184,6 +194,7 @@ async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
         ChangedBulk,
         ChangedFollowUp,
         ChangedKeySweep,
+        ChangedKeyRecord,
         ChangedPurge,
         ChangedAnchor,
         ChangedRetrySweep,

@@ -244,9 +244,11 @@ def test_dynamic_config_serves_short_delays_and_takes_turns() -> None:
         "history.timerProcessorMaxTimeShift": "20ms",
         "history.transferProcessorMaxPollRPS": 1000,
         "history.timerProcessorMaxPollRPS": 1000,
+        "history.visibilityProcessorMaxPollRPS": 4,
         "matching.enableFairness": True,
         "matching.numTaskqueueReadPartitions": 1,
         "matching.numTaskqueueWritePartitions": 1,
+        "system.forceSearchAttributesCacheRefreshOnRead": False,
         "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 2,
     }
 

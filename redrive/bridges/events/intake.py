@@ -15,9 +15,8 @@ import asyncpg
 from temporalio.service import RPCError
 
 from redrive import Redrive
-from redrive.bridges.events.settings import EventSettings
+from redrive.bridges.events.settings import EVENT_LIMIT, EventSettings
 from redrive.bridges.labels import Labels
-from redrive.bridges.redis.stream import EVENT_LIMIT
 from redrive.categories import TRANSIENT_CATEGORIES, Category
 from redrive.classify import classify
 from redrive.contracts import ERROR_TEXT_LIMIT
@@ -88,7 +87,8 @@ def judge(error: BaseException) -> Reaction:
     """Return what an error means for the message."""
     if isinstance(error, InvalidInput):
         return Reaction.REFUSE
-    if isinstance(error, asyncpg.InterfaceError | RPCError):
+    # The second is also what asyncpg raises when PostgreSQL crashes between a statement and its COMMIT.
+    if isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError | RPCError):
         return Reaction.WAIT
     return Reaction.WAIT if classify(error, EVENT).category in _WAITED_FOR else Reaction.TRY_AGAIN
 

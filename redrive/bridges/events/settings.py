@@ -1,17 +1,20 @@
 """The settings of events: their source, their default tenant and their pipelines."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, StringConstraints, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from redrive.bridges.redis.stream import EVENT_LIMIT, KEPT
 from redrive.connection import embedded
-from redrive.contracts import DEFAULT_TENANT, Broker, Name, Text255
+from redrive.contracts import DEFAULT_TENANT, PAYLOAD_LIMIT, Broker, Name, Text255
 from redrive.field_types import LABEL_LIMIT, LabelName
 from redrive.logs import FIELDS
 from redrive.settings import Settings
+
+# As much as `parse_envelope` reads: a longer entry can never be accepted.
+EVENT_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
+KEPT: Final = 64 * 1024
 
 
 class EventSettings(BaseSettings):

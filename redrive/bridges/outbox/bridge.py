@@ -139,26 +139,30 @@ class OutboxBridge:
                 rows = await call(connection, self._outbox.schema, queue.function, queue.batch)
                 if rows:
                     await turn.aclose()
-                    outage = await self._settle(connection, [entry_of(row) for row in rows])
+                    started, outage = await self._settle(connection, [entry_of(row) for row in rows])
             if not rows:
                 await self._wait_for(queue.news)
                 return
+        self._follower.started(started)
         if outage:
             # Only now: what the others of the batch have got is committed.
             raise outage
 
-    async def _settle(self, connection: Connection, rows: Sequence[OutboxEntry]) -> Exception | None:
-        """Handle rows side by side and record the outcomes; return the outage that left some as they were."""
+    async def _settle(
+        self, connection: Connection, rows: Sequence[OutboxEntry]
+    ) -> tuple[list[tuple[OutboxEntry, str]], Exception | None]:
+        """Handle rows side by side and record the outcomes; return which started, and the outage that left others."""
         outcomes = await asyncio.gather(*map(self._handler.handle, rows), return_exceptions=True)
         pairs = list(zip(rows, outcomes, strict=True))
-        started = [(row.event_id, done.run_id) for row, done in pairs if isinstance(done, Started)]
+        started = [(row, done.run_id) for row, done in pairs if isinstance(done, Started)]
         if started:
-            await call(connection, self._outbox.schema, "started", *map(list, zip(*started, strict=True)))
+            facts = [row.event_id for row, _ in started], [run_id for _, run_id in started]
+            await call(connection, self._outbox.schema, "started", *facts)
         for row, outcome in pairs:
             if isinstance(outcome, NotStarted):
-                facts = (outcome.error, outcome.category, outcome.again)
-                await call(connection, self._outbox.schema, "not_started", row.event_id, *facts)
-        return _first_error(outcomes)
+                why = (outcome.error, outcome.category, outcome.again)
+                await call(connection, self._outbox.schema, "not_started", row.event_id, *why)
+        return started, _first_error(outcomes)
 
     async def _wait_for(self, news: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):

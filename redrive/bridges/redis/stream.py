@@ -12,14 +12,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
-from redrive.contracts import PAYLOAD_LIMIT
+from redrive.bridges.events.settings import EVENT_LIMIT, KEPT
 
 FIELD: Final = b"event"
 TENANT_FIELD: Final = b"tenant"
 TRACE_FIELD: Final = b"traceparent"
-# As much as `parse_envelope` reads: a longer entry can never be accepted.
-EVENT_LIMIT: Final = PAYLOAD_LIMIT + 16 * 1024
-KEPT: Final = 64 * 1024
 _LABEL_LIMIT: Final = 255
 _FIELD_LIMIT: Final = 500
 DEAD: Final = ".dlq"

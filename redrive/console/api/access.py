@@ -4,14 +4,14 @@ Owners' tokens are created on the command line.
 """
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
 from pydantic import Field, StringConstraints
 
 from redrive.access import Right, Role, granted
 from redrive.console.api.answers import refusals
-from redrive.console.app_state import TheAppState, app_state_of
+from redrive.console.app_state import AppState, TheAppState, app_state_of
 from redrive.console.authentication import SESSION, Caller, Keeper, Scope, csrf_token, read_cookie
 from redrive.console.problems import Refusal
 from redrive.contracts import DEFAULT_TENANT, Message
@@ -29,6 +29,7 @@ from redrive.store.access import (
 
 me_router = APIRouter(tags=["who"])
 router = APIRouter(prefix="/tokens", tags=["tokens"])
+MOST_TOKENS: Final = 200
 
 
 class Me(Message):
@@ -70,12 +71,19 @@ class Tokens(Message):
     """Tokens, without their secrets."""
 
     tokens: list[TokenRow]
+    more: bool = Field(description="there are older ones, which are not here")
 
 
 @router.get("", responses=refusals())
 async def tokens(app_state: TheAppState, _caller: Keeper, tenant: Scope) -> Tokens:
     """List tokens, the newest first, including expired and revoked ones."""
-    return Tokens(tokens=await list_tokens(await app_state.access(), tenant))
+    return await newest_tokens(app_state, tenant)
+
+
+async def newest_tokens(app_state: AppState, tenant: str | None) -> Tokens:
+    """Return as many tokens as one answer or page has."""
+    rows = await list_tokens(await app_state.access(), tenant, MOST_TOKENS + 1)
+    return Tokens(tokens=rows[:MOST_TOKENS], more=len(rows) > MOST_TOKENS)
 
 
 @router.post("", status_code=201, responses=refusals(400, 413, 415))
@@ -100,14 +108,17 @@ async def create(app_state: TheAppState, caller: Keeper, tenant: Scope, wanted: 
     return await create_token(await app_state.access(), request)
 
 
-@router.post("/{token_id}/revoke", responses=refusals(404, 413, 415))
+@router.post("/{token_id}/revoke", responses=refusals(400, 404, 413, 415))
 async def revoke(app_state: TheAppState, caller: Keeper, tenant: Scope, token_id: str) -> RevokedToken:
-    """Revoke a token and all that were created with it: their next requests are refused, and their sessions end."""
+    """Revoke a token and all that were created with it: their next requests are refused, and their sessions end.
+
+    A beginning of its id that no other token of yours has is enough.
+    """
     pool = await app_state.access()
     token = await get_token(pool, tenant, token_id)
     if token is not None and token.role is Role.OWNER:
         raise Refusal(403, "owner_token", f"token {token.id} is an owner's", "revoke it with `redrive tokens revoke`")
-    row = await revoke_token(pool, token.tenant, token_id, caller.name) if token else None
+    row = await revoke_token(pool, token.tenant, token.id, caller.name) if token else None
     if row is None:
         raise Refusal(404, "token_not_found", f"no token of yours has the id {token_id[:80]!r}", "GET /api/v1/tokens")
     return row

@@ -11,16 +11,8 @@ from pydantic import Field
 from redrive.console.api.answers import CommandBody, refusals
 from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
-from redrive.contracts import NAME_PATTERN, Message
-from redrive.pending_activities import (
-    LOOKED_AT,
-    ActivityName,
-    ActivityVerb,
-    PendingActivities,
-    activity_of,
-    command_activity,
-    list_failing,
-)
+from redrive.contracts import NAME_PATTERN, ActivityName, ActivityVerb, Message
+from redrive.pending_activities import LOOKED_AT, PendingActivities, activity_of, command_activity, list_failing
 from redrive.store.runs import put_activity_command
 
 router = APIRouter(prefix="/retrying/activities", tags=["runs"])

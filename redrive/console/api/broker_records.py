@@ -49,9 +49,9 @@ from redrive.store.messages.dead import (
     find_dead,
     give,
     list_dead,
-    parse_id,
     read_payload,
 )
+from redrive.store.messages.dead import whole_id as whole_message_id
 
 router = APIRouter()
 _events = APIRouter(prefix="/dead-events", tags=["events from brokers"])
@@ -123,8 +123,9 @@ async def find_dead_event(app_state: TheAppState, tenant: BrokerScope, dead_id: 
 
 async def find_message(app_state: TheAppState, tenant: BrokerScope, message_id: str) -> DeadMessage:
     """Return a dead message of this tenant; one of another tenant is not found."""
-    known = parse_id(message_id)
-    found = await find_dead(await app_state.pool(), tenant, known) if known else []
+    pool = await app_state.pool()
+    known = await whole_message_id(pool, tenant, message_id)
+    found = await find_dead(pool, tenant, known) if known else []
     if not found:
         raise MessageNotFound(f"no dead message of yours has the id {message_id[:200]!r}")
     if len(found) > 1:
@@ -180,7 +181,7 @@ async def dead_event(app_state: TheAppState, caller: Reader, record: FoundEvent,
     return DeadEventDetail(**dict(record), **dict(await story(app_state, caller, record)))
 
 
-@_messages.get("/{message_id}", responses=refusals(404))
+@_messages.get("/{message_id}", responses=refusals(400, 404))
 async def dead_message(
     app_state: TheAppState, caller: Reader, record: FoundMessage, response: Response
 ) -> MessageDetail:

@@ -269,14 +269,37 @@ async def restart(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: 
     return await _give(app_state, caller, aim, command)
 
 
-async def _give(app_state: AppState, caller: Principal, aim: Aim, command: LetterCommand) -> Answer:
-    record, pool = aim.record, await app_state.pool()
+@command_router.post("/reset", status_code=202, responses=_REFUSALS)
+async def reset(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
+    """Reset a workflow that is no pipeline run to before what failed: a new run does everything since then again.
+
+    The old run ends as terminated, and whoever waits for its result is told so.
+    """
+    given = identity(caller, wanted)
+    earlier = await _earlier_answer(app_state, aim, given["request_id"])
+    if earlier:
+        return earlier
+    event = aim.record.reset_event()
+    return accepted(await (await app_state.redrive()).dead_letters.reset(aim.record.letter, event, **given))
+
+
+async def _earlier_answer(app_state: AppState, aim: Aim, request_id: str) -> Answer | None:
+    """Return the answer to a command that is repeated; None: it is new, and the record is as its sender saw it."""
+    record = aim.record
     # A command that is repeated, because its answer was lost, has changed the record itself.
-    earlier = await first_answer(pool, record.letter, command.request_id)
+    earlier = await first_answer(await app_state.pool(), record.letter, request_id)
     if earlier:
         return accepted(earlier)
     if aim.versions is not None and str(record.version) not in aim.versions:
         raise VersionChanged("dead letter", status=record.status, version=str(record.version))
+    return None
+
+
+async def _give(app_state: AppState, caller: Principal, aim: Aim, command: LetterCommand) -> Answer:
+    earlier = await _earlier_answer(app_state, aim, command.request_id)
+    if earlier:
+        return earlier
+    record, pool = aim.record, await app_state.pool()
     if app_state.settings.approvals and is_edit(command):
         await check_approval(pool, app_state.redactor, record, command, caller)
     return accepted(await (await app_state.redrive()).dead_letters.send(record.letter, command))

@@ -77,7 +77,7 @@ async def find_row(app_state: TheAppState, tenant: Scope, event_id: str) -> Outb
     """Return a row of this tenant; one of another tenant is not found."""
     try:
         return await app_state.outbox.get(tenant, event_id)
-    except (EventNotFound, InvalidInput, NotConfigured):
+    except (EventNotFound, NotConfigured):
         raise EventNotFound(f"no row of yours has the id {event_id[:200]!r}") from None
 
 
@@ -94,7 +94,7 @@ async def rows(
     return OutboxRows(rows=page.rows, cursor=page.cursor)
 
 
-@router.get("/{event_id}", responses=refusals(404))
+@router.get("/{event_id}", responses=refusals(400, 404))
 async def row(app_state: TheAppState, caller: Reader, record: FoundRow) -> OutboxDetail:
     """Show a row, its failed cycles and the commands to it that were recorded while it had no run."""
     payload = await row_payload(app_state, caller, record)

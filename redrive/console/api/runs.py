@@ -83,7 +83,7 @@ async def runs_page(client: Client, seal: Seal, chosen: RunFilter, limit: int, c
             # Temporal gave it and no longer knows it: another version, or another visibility store.
             raise foreign_cursor(cursor) from error
         raise Unavailable(f"Temporal did not list runs ({error.status.name.lower()}); try again") from error
-    rows = [summary(execution) for execution in pages.current_page or ()]
+    rows = [summary(execution.raw_info) for execution in pages.current_page or ()]
     # The query already names the tenant: this is the second check, as Temporal has none of its own.
     mine = [row for row in rows if chosen.tenant in {None, row.tenant}]
     return Page(mine, _write(seal, pages.next_page_token, chosen) if pages.next_page_token else None)

@@ -1,6 +1,6 @@
 """`/schedules`: pipelines that run at set times. Each command is in the audit log before Temporal is asked."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
@@ -17,6 +17,7 @@ from redrive.store.audit import Action, put_schedule_entry
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 _REFUSALS = refusals(400, 404, 409, 413, 415)
+MOST_SCHEDULES: Final = 1000
 
 
 class ScheduleBody(NewSchedule, CommandBody):
@@ -35,6 +36,7 @@ class Schedules(Message):
     """The schedules of a tenant, or of all."""
 
     schedules: list[ScheduleSummary]
+    more: bool = Field(description="there are others, which are not here")
 
 
 class ScheduleAnswer(Message):
@@ -82,7 +84,13 @@ async def schedules(
     app_state: TheAppState, _caller: Reader, tenant: Scope, _choice: Annotated[SchedulesPage, Query()]
 ) -> Schedules:
     """List schedules. Temporal's list lags behind by about a second."""
-    return Schedules(schedules=await (await app_state.redrive()).schedules.list_schedules(tenant))
+    return await some_schedules(app_state, tenant)
+
+
+async def some_schedules(app_state: AppState, tenant: str | None) -> Schedules:
+    """Return as many schedules as one answer or page has."""
+    rows = await (await app_state.redrive()).schedules.list_schedules(tenant, MOST_SCHEDULES + 1)
+    return Schedules(schedules=rows[:MOST_SCHEDULES], more=len(rows) > MOST_SCHEDULES)
 
 
 @router.post("", status_code=201, responses=_REFUSALS)
@@ -92,7 +100,7 @@ async def create(app_state: TheAppState, caller: Operator, tenant: OneTenant, wa
     new = NewSchedule(**fields | {"tenant": tenant})
     found = (await app_state.redrive()).schedules
     await found.check(new)
-    facts = new.model_dump(mode="json", include={"pipeline", "cron", "every", "time_zone", "overlap"})
+    facts = new.model_dump(mode="json", include={"pipeline", "labels", "cron", "every", "time_zone", "overlap"})
     named = Target(found, caller, tenant, new.name)
     await _note(app_state, named, Action.SCHEDULE_CREATE_REQUESTED, wanted, **facts)
     await found.create(new)

@@ -10,6 +10,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel, BeforeValidator
 
 from redrive.access import Principal, Role
+from redrive.console.api.access import newest_tokens
 from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Keeper, Reader, Scope, signed_in_owner
 from redrive.console.headers import WEB_UI_PATH
@@ -17,7 +18,7 @@ from redrive.console.problems import Refusal
 from redrive.console.web.render import show
 from redrive.console.web.routes import list_url, moment, page_router, query_of, read_query
 from redrive.field_types import Moment
-from redrive.store.access import list_tokens, made_with
+from redrive.store.access import made_with
 from redrive.store.audit import Action, AuditFilter, audit_page
 from redrive.store.runs import list_tenants
 
@@ -72,10 +73,10 @@ async def audit(request: Request, app_state: TheAppState, caller: Reader, tenant
 @router.get("/tokens")
 async def tokens(request: Request, app_state: TheAppState, caller: Keeper, tenant: Scope) -> Response:
     """Show tokens, the newest first."""
-    rows = await list_tokens(await app_state.access(), tenant)
+    found = await newest_tokens(app_state, tenant)
     roles = [role for role in Role if role is not Role.OWNER]
-    below = {row.id: made_with(rows, row.id) for row in rows}
-    return show(request, caller, "tokens.html", rows=rows, roles=roles, tenant=tenant, below=below)
+    below = {row.id: made_with(found.tokens, row.id) for row in found.tokens}
+    return show(request, caller, "tokens.html", found=found, roles=roles, tenant=tenant, below=below)
 
 
 @router.get("/tenants")

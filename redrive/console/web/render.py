@@ -6,6 +6,7 @@ Everything is escaped: what comes from an error or a caller is text.
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
@@ -22,12 +23,26 @@ from redrive.keys import new_request_id
 from redrive.levels import levels
 from redrive.postgres.tenancy import QUARANTINE
 from redrive.redaction.redactor import MARK
+from redrive.store.audit import AuditLine
+from redrive.store.audit_subjects import SubjectKind
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _SHOWN_ID: Final = 8
 # Deep nesting makes indented JSON many times as long.
 _INDENTED: Final = 512 * 1024
-_PAGES: Final = {"message-": "/messages/", "dead-event-": "/events/dead/", "event-": "/events/"}
+_PAGES: Final = {
+    SubjectKind.DEAD_LETTER: "/dead-letters/",
+    SubjectKind.RUN: "/runs/",
+    SubjectKind.EVENT: "/events/",
+    SubjectKind.DEAD_EVENT: "/events/dead/",
+    SubjectKind.MESSAGE: "/messages/",
+    SubjectKind.OUTBOX_ROW: "/events/outbox/",
+    SubjectKind.PLAN: "/bulk/approvals/",
+    SubjectKind.BULK: "/bulk/",
+    SubjectKind.SCHEDULE: "/schedules/",
+}
+# People have named these: their ids are shown whole.
+_NAMED: Final = frozenset({SubjectKind.SCHEDULE, SubjectKind.PIPELINE, SubjectKind.MEMBER, SubjectKind.RECORDS})
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
@@ -114,18 +129,26 @@ def marked_text(text: str) -> Markup:
 
 
 class Reference(NamedTuple):
-    """The short name of a thing, and the address of its page."""
+    """The kind and short name of a thing, and the address of its page, if it has one."""
 
-    text: str
-    address: str
+    kind: str
+    name: str
+    address: str | None
 
 
-def broker_reference(name: str | None) -> Reference | None:
-    """Return the link to the message or event that an audit log entry names, or None."""
-    for prefix, place in _PAGES.items():
-        if name and name.startswith(prefix):
-            return Reference(f"{prefix.replace('-', ' ')}{short(name)}", place + name)
-    return None
+def reference(line: AuditLine) -> Reference | None:
+    """Return what an entry of the audit log is about, or None."""
+    subject = line.subject
+    if subject is None:
+        return None
+    place = _PAGES.get(subject.kind)
+    page = subject.id.removeprefix("outbox-") if subject.kind is SubjectKind.OUTBOX_ROW else subject.id
+    address = f"{place}{quote(page, safe='')}" if place else None
+    if subject.kind is SubjectKind.DEAD_LETTER:
+        return Reference(step_name(line.step or ""), short(line.run_id or ""), address)
+    if subject.kind is SubjectKind.TOKEN:
+        return Reference(str(subject.kind), str((line.after or {}).get("name") or subject.id), address)
+    return Reference(str(subject.kind), subject.id if subject.kind in _NAMED else short(subject.id), address)
 
 
 class Link(NamedTuple):
@@ -165,7 +188,7 @@ templates: Final = Environment(
 
 templates.filters |= {
     "ago": ago,
-    "broker_reference": broker_reference,
+    "reference": reference,
     "cause": cause,
     "count": count,
     "first_line": first_line,

@@ -4,7 +4,7 @@ from fastapi import Request, Response
 
 from redrive.access import Right
 from redrive.console.api.bulk import OneTenant
-from redrive.console.api.schedules import seen_schedule
+from redrive.console.api.schedules import seen_schedule, some_schedules
 from redrive.console.app_state import TheAppState
 from redrive.console.authentication import Reader, Scope
 from redrive.console.web.render import show
@@ -23,7 +23,7 @@ async def schedules(request: Request, app_state: TheAppState, caller: Reader, te
         request,
         caller,
         "schedules.html",
-        rows=await (await app_state.redrive()).schedules.list_schedules(tenant),
+        found=await some_schedules(app_state, tenant),
         pipelines=[each.name for each in catalog.pipelines] if catalog else [],
         overlaps=list(Overlap),
         tenant=tenant or DEFAULT_TENANT,

@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from redrive.dead_letters import LetterFilter, LetterStatus
 from redrive.errors import LetterNotFound
-from redrive.field_types import label_pairs
 from redrive.keys import SHORTEST_PREFIX, only_one
+from redrive.names import label_pairs
 from redrive.postgres.paging import (
     COUNTED,
     Page,

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from redrive.categories import Category
 from redrive.contracts import Attempt
-from redrive.dead_letters import LetterId, LetterStatus, Mode
+from redrive.dead_letters import LetterId, LetterStatus, Mode, OperationKind
+from redrive.errors import CommandRefused
 from redrive.postgres.values import Record
 
 
@@ -79,6 +80,19 @@ class LetterRecord(LetterRow):
     resolved_at: datetime | None
     resolution_reason: str | None
     created_at: datetime
+
+    def reset_event(self) -> int:
+        """Return the event before which its workflow is reset, or raise why it cannot be."""
+        event = self.config.get("event_id")
+        if self.config.get("kind") == OperationKind.WORKFLOW_TASK:
+            raise CommandRefused("the workflow's own code fails: reset it with Temporal's own tools")
+        if not self.letter.foreign or not isinstance(event, int):
+            raise CommandRefused(
+                "reset is for activities and children of workflows that are no pipeline runs: use replay"
+            )
+        if self.status is not LetterStatus.PENDING:
+            raise CommandRefused(f"the dead letter is {self.status}: a reset would do again what was done since")
+        return event
 
 
 class LetterGroup(Record):

@@ -162,12 +162,15 @@ _OUTCOME: Final = """
                  WHERE run_id = $5 AND $4::text IS NOT NULL AND closed_at IS NULL
                      AND revision < coalesce($6, revision + 1))
     UPDATE dead_letters SET status = $2, blocked_by = $3, revision = coalesce($6, revision), version = version + 1,
-        updated_at = now(), resolution = CASE WHEN $2 = 'discarded' THEN 'run canceled' END
+        updated_at = now(), resolution = $7, resolution_reason = $8
     WHERE id = $1
 """
 
 
-async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
+_RESOLUTIONS: Final = {Ending.CANCELED: "run canceled", Ending.DISCARDED: "discarded"}
+
+
+async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome, reason: str | None = None) -> LetterStatus | None:
     """Record how a replay ended, and return the record's status. None: the record is not there yet, or behind."""
     async with changing(pool, letter) as (connection, record):
         if record is None or record["revision"] < outcome.after:
@@ -187,6 +190,8 @@ async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome) -> LetterS
             run_status,
             letter.run_id,
             outcome.revision,
+            _RESOLUTIONS.get(outcome.ending),
+            reason,
         )
         entry = Entry(
             action=Action.REPLAY_OUTCOME,

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import InvalidInput, MessageNotFound
-from redrive.postgres.paging import Page, Query
+from redrive.keys import PREFIXES_COUNTED, only_one
+from redrive.postgres.paging import Page, Query, uuids_beginning
 from redrive.postgres.tenancy import QUARANTINE, Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, json_text
 from redrive.store.audit import SYSTEM, Action, write
@@ -29,7 +30,7 @@ from redrive.store.broker_records import (
     first_answer,
 )
 
-_PREFIX: Final = "message-"
+PREFIX: Final = "message-"
 _TO_REPLAYING: Final = """
     WITH dead AS (
         UPDATE dead_messages SET status = 'replaying', replay_count = replay_count + 1, updated_at = now()
@@ -124,13 +125,13 @@ class MessageFilter(BaseModel):
 
 def audit_id(message_id: UUID) -> str:
     """Return a message's id in the audit log."""
-    return f"{_PREFIX}{message_id}"
+    return f"{PREFIX}{message_id}"
 
 
 def parse_id(text: str) -> UUID | None:
     """Read a message's id, with its prefix or without."""
     try:
-        return UUID(text.removeprefix(_PREFIX))
+        return UUID(text.removeprefix(PREFIX))
     except ValueError:
         return None
 
@@ -225,6 +226,9 @@ def _key(text: str) -> UUID:
     return known
 
 
+_BETWEEN: Final = """
+    SELECT DISTINCT message_id FROM dead_messages WHERE message_id BETWEEN $1 AND $2 ORDER BY message_id LIMIT $3
+"""
 _LISTING: Final = Listing(
     row=DeadMessage,
     table="dead_messages",
@@ -243,6 +247,18 @@ async def list_dead(pool: Pool, wanted: MessageFilter, limit: int, cursor: str |
         if value is not None:
             query.where(f"{column} = {{}}", clean(value))
     return await _LISTING.page(pool, wanted, query, limit, cursor)
+
+
+async def whole_id(pool: Pool, tenant: str | None, text: str) -> UUID | None:
+    """Return the id that a text names: itself, or the only one that begins with it. None: it names none."""
+    known = parse_id(text)
+    between = uuids_beginning(text.removeprefix(PREFIX))
+    if known or between is None:
+        return known
+    async with reading(pool, tenant) as connection:
+        rows = await connection.fetch(_BETWEEN, *between, PREFIXES_COUNTED)
+    found = [str(row["message_id"]) for row in rows]
+    return UUID(only_one(text, found, "dead message", MessageNotFound)) if found else None
 
 
 async def find_dead(pool: Pool, tenant: str | None, message_id: UUID) -> list[DeadMessage]:

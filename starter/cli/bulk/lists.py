@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -19,12 +20,14 @@ from redrive.settings import read_settings
 from redrive.starter.cli.bulk.views import bulk_view, bulks_table, follow_bulk, items_table, judge
 from redrive.starter.cli.command_options import By, Reason, asked_by, own_person
 from redrive.starter.cli.records import open_records
-from redrive.starter.cli.runs.views import print_json, print_list
-from redrive.starter.cli.sdk import connect, connect_to_change
+from redrive.starter.cli.runs.views import print_first, print_json, say_more
+from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import Json, console, errors
+from redrive.store.approvals import approve_bulk
 from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
 
 app = App(name="bulk")
+_MOST_LISTED = 100
 app.command("redrive.starter.cli.bulk.commands:plan", help="Show what a bulk operation would do, and its hash.")
 app.command("redrive.starter.cli.bulk.commands:replay", help="Replay all dead letters that match.")
 app.command("redrive.starter.cli.bulk.commands:resolve", help="Resolve all dead letters that match with one output.")
@@ -88,7 +91,7 @@ async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
 async def list_operations(
     *,
     tenant: str | None = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=100))] = 20,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=_MOST_LISTED))] = 20,
     json: Json = False,
 ) -> None:
     """List the newest bulk operations.
@@ -105,8 +108,8 @@ async def list_operations(
         Maximum number of rows.
     """
     async with open_records(read_settings()) as pool:
-        views = await list_bulks(pool, tenant, limit)
-    print_list(views, bulks_table, none="no bulk operations", json=json)
+        views = await list_bulks(pool, tenant, limit + 1)
+    print_first(views, bulks_table, limit=limit, most=_MOST_LISTED, none="no bulk operations", json=json)
 
 
 @app.command
@@ -146,7 +149,7 @@ async def items(
     else:
         errors.print("no items")
     if page.after is not None:
-        errors.print(f"there are more: add --after {page.after}", markup=False)
+        say_more(f"--after {page.after}")
 
 
 @Parameter(name="*")
@@ -227,6 +230,15 @@ async def approve(
     tenant
         The plan's tenant.
     """
-    redrive = await connect(read_settings())
-    await redrive.bulk.approve(plan, tenant=tenant, approved_by=asked_by(by), reason=reason, person=own_person())
+    settings = read_settings()
+    redrive = await connect_to_change(settings)
+    async with open_records(settings) as pool:
+        await redrive.bulk.approve(
+            plan,
+            partial(approve_bulk, pool, settings.redactor()),
+            tenant=tenant,
+            approved_by=asked_by(by),
+            reason=reason,
+            person=own_person(),
+        )
     console.print(f"approved: {plan}; it can be started now, once", markup=False)

@@ -160,9 +160,7 @@ async def reset(letter: Letter, /, *, how: Giving) -> None:
     redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
         record = await named_letter(pool, letter)
-    event_id = record.config.get("event_id")
-    if not record.letter.foreign or not isinstance(event_id, int):
-        raise WrongUsage("reset is for activities and children of workflows that are no pipeline runs: use `replay`")
+    event_id = record.reset_event()
     confirm(f"Reset the workflow of {record.id}? What it did since then is done again; the old run ends.", yes=how.yes)
     command = how.command(Discard)
     answer = await redrive.dead_letters.reset(

@@ -18,7 +18,6 @@ from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings, read_settings
 from redrive.starter.cli.command_options import (
     FIRST_PAGE,
-    LABEL_HELP,
     Letter,
     PageOptions,
     page_cursor,
@@ -30,7 +29,7 @@ from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors, find_story, named_letter, open_records
 from redrive.starter.cli.runs.progress import INTERVAL, until_answered
 from redrive.starter.cli.runs.views import print_json, print_page
-from redrive.starter.cli.terminal import Json, console
+from redrive.starter.cli.terminal import LABEL_HELP, Json, console
 from redrive.starter.stack.state import find_running
 from redrive.store.dead_letters.figures import stats as letter_stats
 from redrive.store.dead_letters.lists import list_letters

@@ -74,6 +74,7 @@ def _identity(record: LetterRecord) -> dict[str, str | None]:
         "step": record.step,
         "module": record.module,
         "temporal run": record.letter.execution,
+        "code line": record.config.get("code_line"),
         "category": record.category.value,
         "failed": f"{moment(record.first_failed_at)} to {moment(record.last_failed_at)}, cycle {record.cycle}",
         "worker build": record.build_id,

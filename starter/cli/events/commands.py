@@ -33,7 +33,7 @@ from redrive.starter.cli.terminal import confirm, console, plain
 from redrive.store.broker_records import whole_id
 from redrive.store.events.dead import DeadEventFilter, DeadEventStatus, discard, get_dead_event, list_dead_events
 from redrive.store.events.records import failed_projections
-from redrive.store.messages.dead import parse_id
+from redrive.store.messages.dead import PREFIX, parse_id
 
 Action = Callable[[], Awaitable[list[Replayed]]]
 DEAD_EVENT = "dead-event-"
@@ -237,7 +237,7 @@ async def replay(*, chosen: EventSelection = NOTHING, how: EventReplay = USUAL) 
     --limit 100` takes messages that could not become a run in bulk.
     """
     command, dead_id = how.command(Replay), chosen.dead_id
-    if dead_id is not None and parse_id(dead_id):
+    if dead_id is not None and (parse_id(dead_id) or dead_id.startswith(PREFIX)):
         await command_message(dead_id, chosen.tenant, command, how, chosen.assign_to)
     elif dead_id is not None and not dead_id.startswith(DEAD_EVENT):
         await replay_letter(dead_id, command, how)

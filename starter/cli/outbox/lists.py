@@ -26,7 +26,7 @@ app.command("redrive.starter.cli.outbox.commands:purge", help="Delete rows that 
 Schema = Annotated[
     str | None, Parameter(help="The schema that has the outbox; by default REDRIVE_OUTBOX_SCHEMA, or `redrive`.")
 ]
-RowId = Annotated[str, Parameter(name="ID", help="The row's `event_id`.")]
+RowId = Annotated[str, Parameter(name="ID", help="The row's `event_id`, or a beginning of it.")]
 _STYLES = {
     OutboxStatus.PENDING: "yellow",
     OutboxStatus.IN_FLIGHT: "cyan",
@@ -129,6 +129,21 @@ def _story(row: OutboxEntry) -> Group:
         Text(""),
         cycles if row.failure_history else Text("never replayed", style="dim"),
         Text(""),
+        *(plain(f"{name}: {value}") for name, value in _facts(row).items() if value),
         plain(f"error: {row.last_error or '-'}"),
         plain(f"payload: {to_json(row.payload).decode()[:_SHOWN]}"),
     )
+
+
+def _facts(row: OutboxEntry) -> dict[str, str | None]:
+    """Return what the list has no column for."""
+    order = f"{row.ordering_key} (behind an earlier row)" if row.waits else row.ordering_key
+    by = f" by {row.replayed_by}" if row.replayed_by else ""
+    return {
+        "run after": moment(row.run_after) if row.status is OutboxStatus.PENDING else None,
+        "ordering key": order,
+        "generation": f"{row.generation}{by}" if row.generation or by else None,
+        "labels": ", ".join(f"{name}={value}" for name, value in sorted(row.labels.items())),
+        "correlation id": row.correlation_id,
+        "user": row.user_id,
+    }

@@ -5,15 +5,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from redrive.connection import connect_temporal
-from redrive.pending_activities import (
-    ActivityName,
-    ActivityVerb,
-    PendingActivities,
-    PendingActivity,
-    activity_of,
-    command_activity,
-    list_failing,
-)
+from redrive.contracts import ActivityName, ActivityVerb, PendingActivity
+from redrive.pending_activities import PendingActivities, activity_of, command_activity, list_failing
 from redrive.settings import Settings
 from redrive.starter.cli.records import open_records_if_any
 from redrive.starter.cli.runs.views import wait

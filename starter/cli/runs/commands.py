@@ -1,4 +1,7 @@
-"""`redrive run …`: start runs, show them, cancel them, let them continue. `redrive modules`: what can be started."""
+"""`redrive run …`: start runs, show them, cancel them, let them continue. `redrive modules`: what can be started.
+
+`redrive run list` is in `lists.py`.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -6,34 +9,38 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter
 
-from redrive.contracts import DEFAULT_TENANT, RunStatus, StartedRun, StepStatus
+from redrive.contracts import DEFAULT_TENANT, ActivityVerb, RunStatus, StartedRun, StepStatus
 from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
 from redrive.settings import read_settings
 from redrive.starter.cli.command_options import (
     FIRST_PAGE,
-    LABEL_HELP,
     By,
     Giving,
+    NewLabels,
     PageOptions,
     Reason,
     asked_by,
     finish,
     parse_duration,
+    parse_labels,
 )
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.progress import run_output, tell_if_no_worker, wait_for_run
-from redrive.starter.cli.runs.views import modules_table, print_json, print_list, run_json, run_table, runs_table
+from redrive.starter.cli.runs.views import (
+    modules_table,
+    print_json,
+    run_json,
+    run_table,
+)
 from redrive.starter.cli.sdk import connect, connect_to_change, named_run
 from redrive.starter.cli.terminal import Json, confirm, console, errors
 
 STDIN = "-"
 RunId = Annotated[str, Parameter(name="RUN-ID", help="The run's id, or a beginning of it that no other run has.")]
-app = App(name="run")
 
 
 @Parameter(name="*")
@@ -58,21 +65,12 @@ class StartOptions:
     ] = None
     correlation_id: Annotated[str | None, Parameter(help="Your own id, on every log line of the run.")] = None
     user: Annotated[str | None, Parameter(help="The user that the run is for; sent to services in a header.")] = None
-    label: Annotated[
-        list[str] | None,
-        Parameter(
-            negative=(),
-            help="`name=value`, on every log line, span and dead letter of the run; may be given several times.",
-        ),
-    ] = None
+    label: NewLabels = None
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels by their names."""
-        pairs = [text.partition("=") for text in self.label or ()]
-        if wrong := next((name for name, equals, _ in pairs if not equals), None):
-            raise WrongUsage(f"--label {wrong}: a label is name=value, such as mission_id=42")
-        return {name: value for name, _, value in pairs}
+        return parse_labels(self.label)
 
     @property
     def lifetime(self) -> timedelta:
@@ -87,7 +85,6 @@ class StartOptions:
 EMPTY = StartOptions()
 
 
-@app.command
 async def start(
     pipeline: str,
     source: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
@@ -165,7 +162,6 @@ def _print_started(started: StartedRun) -> None:
         errors.print(f"this key has a run already: it is {started.status.value}, nothing new was started")
 
 
-@app.command
 async def status(run_id: RunId, /, *, json: Json = False) -> None:
     """Show a run's status: its steps, attempts, the next retry, errors, and the result once there is one.
 
@@ -185,45 +181,6 @@ async def status(run_id: RunId, /, *, json: Json = False) -> None:
         console.print(run_table(view, output))
 
 
-@app.command(name="list")
-async def list_runs(
-    *,
-    status: RunStatus | None = None,
-    pipeline: str | None = None,
-    tenant: str | None = None,
-    label: Annotated[list[str] | None, Parameter(negative=(), help=LABEL_HELP)] = None,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))] = 20,
-    json: Json = False,
-) -> None:
-    """List runs, newest first. The list may lag behind by a second.
-
-    **Examples**
-
-    `redrive run list --status failed --pipeline order`
-
-    `redrive run list --label mission_id=42 --label stage_id=2`
-
-    `redrive run list --limit 1000 --json | jq -r '.[].run_id'`
-
-    Parameters
-    ----------
-    status
-        Only runs with this status.
-    pipeline
-        Only runs of this pipeline.
-    tenant
-        Only runs of this tenant.
-    limit
-        Maximum number of rows.
-    """
-    redrive = await connect()
-    chosen = ",".join(label) if label else None
-    found = redrive.list_runs(status=status, pipeline=pipeline, tenant=tenant, label=chosen, limit=limit)
-    rows = [row async for row in found]
-    print_list(rows, runs_table, none="no runs", json=json)
-
-
-@app.command(name="retrying")
 async def list_retrying(
     *,
     tenant: str | None = None,
@@ -248,7 +205,6 @@ async def list_retrying(
     await print_retrying(tenant, shown.limit, shown.cursor, json=shown.json)
 
 
-@app.command(name="pause-activity")
 async def pause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
     """Pause a failing activity of a workflow that is no pipeline run: it is not tried again until it is unpaused.
 
@@ -259,7 +215,6 @@ async def pause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Rea
     await _command_activity("pause", workflow_id, activity_id, reason, by)
 
 
-@app.command(name="unpause-activity")
 async def unpause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
     """Let a paused activity of a workflow that is no pipeline run go on.
 
@@ -270,7 +225,6 @@ async def unpause_activity(workflow_id: RunId, activity_id: str, /, *, reason: R
     await _command_activity("unpause", workflow_id, activity_id, reason, by)
 
 
-@app.command(name="retry-activity")
 async def retry_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
     """Have a failing activity of a workflow that is no pipeline run tried again now; its attempts begin at 1 again.
 
@@ -283,7 +237,6 @@ async def retry_activity(workflow_id: RunId, activity_id: str, /, *, reason: Rea
 
 async def _command_activity(verb: str, workflow_id: str, activity_id: str, reason: str, by: str | None) -> None:
     # Here: the other commands do not read the database.
-    from redrive.pending_activities import ActivityVerb  # noqa: PLC0415
     from redrive.starter.cli.runs.activities import DONE, command  # noqa: PLC0415
 
     who, asked = asked_by(by), ActivityVerb(verb)
@@ -291,7 +244,6 @@ async def _command_activity(verb: str, workflow_id: str, activity_id: str, reaso
     console.print(f"{workflow_id}, activity {activity_id}: {DONE[asked]}", soft_wrap=True)
 
 
-@app.command
 async def cancel(run_id: RunId, /, *, reason: Reason, by: By = None, json: Json = False) -> None:
     """Cancel an open run: its running step is interrupted, later ones do not start.
 
@@ -317,7 +269,6 @@ async def cancel(run_id: RunId, /, *, reason: Reason, by: By = None, json: Json 
         console.print(f"asked {view.run_id} to stop; `{follow}` shows when it has", soft_wrap=True)
 
 
-@app.command(name="continue")
 async def go_on(run_id: RunId, /, *, how: Giving) -> None:
     """Let a PARTIAL run, which waits after a `--step-only` replay, continue with its later steps.
 

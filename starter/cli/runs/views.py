@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic_core import to_json
 from rich.console import Group
 from rich.text import Text
 
-from redrive.contracts import Catalog, RunStatus, RunSummary, RunView, StepState, StepStatus
-from redrive.starter.cli.terminal import Listing, console, errors
+from redrive.names import RunStatus, RunSummary, StepStatus
+from redrive.starter.cli.terminal import MOST_ROWS, Listing, console, errors
+
+if TYPE_CHECKING:
+    from redrive.contracts import Catalog, RunView, StepState
 
 Row = TypeVar("Row")
 _STYLES = {
@@ -23,7 +25,14 @@ _STYLES = {
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, for scripts."""
-    print(to_json(value, indent=2).decode())
+    print(_json(value, indent=2))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    # Here: tables do without it.
+    from pydantic_core import to_json  # noqa: PLC0415
+
+    return to_json(value, indent=indent).decode()
 
 
 def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Listing], *, none: str, json: bool) -> None:
@@ -34,6 +43,21 @@ def print_list(rows: Sequence[Row], table: Callable[[Sequence[Row]], Listing], *
         console.print(table(rows))
     else:
         errors.print(none)
+
+
+def print_first(
+    rows: Sequence[Row],
+    table: Callable[[Sequence[Row]], Listing],
+    *,
+    limit: int,
+    most: int = MOST_ROWS,
+    none: str,
+    json: bool,
+) -> None:
+    """Print the first rows of a list without pages; `rows` has one more if there are more, which is said on stderr."""
+    print_list(rows[:limit], table, none=none, json=json)
+    if len(rows) > limit:
+        say_more(larger_limit(limit, most))
 
 
 def print_page(
@@ -51,7 +75,17 @@ def print_page(
         return
     print_list(rows, table, none=f"{none} on this page" if cursor else none, json=False)
     if cursor:
-        errors.print(f"there are more: add --cursor {cursor}", markup=False)
+        say_more(f"--cursor {cursor}")
+
+
+def say_more(option: str) -> None:
+    """Say on stderr that a list goes on, and which option shows more of it."""
+    errors.print(f"there are more: add {option}", markup=False)
+
+
+def larger_limit(limit: int, most: int) -> str:
+    """Return the option that shows more of a list without pages."""
+    return f"--limit {min(limit * 10, most)}" if limit < most else "a filter"
 
 
 def status_text(status: RunStatus | StepStatus) -> Text:
@@ -68,12 +102,12 @@ def runs_table(rows: Sequence[RunSummary]) -> Listing:
     return table
 
 
-def run_json(view: RunView, output: object) -> dict[str, Any]:
+def run_json(view: "RunView", output: object) -> dict[str, Any]:
     """Return one run with its result, for scripts."""
     return {**view.model_dump(mode="json"), "output": output}
 
 
-def run_table(view: RunView, output: object = None) -> Group:
+def run_table(view: "RunView", output: object = None) -> Group:
     """Return one run with its steps, and its result if there is one."""
     title = Text.assemble(view.run_id, "  ", view.pipeline, "  ", status_text(view.status))
     headers = ("step", "status", "attempts", "started", "took", "next retry", "output", "last error")
@@ -84,16 +118,16 @@ def run_table(view: RunView, output: object = None) -> Group:
         table.add_row(step.name, status_text(step.status), attempts_text(step), *times, _size(step), last_error(step))
     notes = [Text(note, style="yellow") for note in (view.note,) if note]
     errors = [Text(f"error: {view.error}", style="red")] if view.error else []
-    result = [Text(f"result: {to_json(output).decode()}", style="green")] if output is not None else []
+    result = [Text(f"result: {_json(output)}", style="green")] if output is not None else []
     return Group(title, *([table] if view.steps else []), *errors, *result, *notes)
 
 
-def attempts_text(step: StepState) -> str:
+def attempts_text(step: "StepState") -> str:
     """Return `2 of 4`, or nothing for a step without an attempt."""
     return f"{step.attempt} of {step.max_attempts}" if step.attempt else ""
 
 
-def last_error(step: StepState) -> Text:
+def last_error(step: "StepState") -> Text:
     """Return the last error, as plain text."""
     if step.failure:
         return Text(f"{step.failure.category}: {step.failure.message[:160]}")
@@ -102,7 +136,7 @@ def last_error(step: StepState) -> Text:
     return Text("")
 
 
-def modules_table(catalog: Catalog) -> Group:
+def modules_table(catalog: "Catalog") -> Group:
     """Return a worker's modules and pipelines."""
     pipelines = Listing("pipeline", "steps")
     for pipeline in catalog.pipelines:
@@ -139,13 +173,13 @@ def _clock(at: datetime | None) -> str:
     return at.astimezone().strftime("%H:%M:%S") if at else ""
 
 
-def _took(step: StepState, until: datetime) -> str:
+def _took(step: "StepState", until: datetime) -> str:
     if step.started_at is None:
         return ""
     return f"{((step.finished_at or until) - step.started_at).total_seconds():.1f} s"
 
 
-def _size(step: StepState) -> str:
+def _size(step: "StepState") -> str:
     return f"{step.output_size} B" if step.output_size is not None else ""
 
 

@@ -1,6 +1,7 @@
-"""The `redrive` command as a real process: what is given to it and what it says."""
+"""The `redrive` command as a process: what is given to it and what it says."""
 
 import asyncio
+import functools
 import json
 import os
 import sys
@@ -8,6 +9,8 @@ from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.integration.cli.ready_commands import ReadyCommands
 
 COMMAND = str(Path(sys.executable).with_name("redrive"))
 ROOT = Path(__file__).parents[3]
@@ -45,24 +48,26 @@ class CommandLine:
 
     async def start(self, *words: str, program: str = COMMAND, stdin: int = PIPE, **variables: str) -> Process:
         """Start a command and return without waiting for it."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         return await asyncio.create_subprocess_exec(
             *(program, *words),
             cwd=self.directory,
-            env=inherited | {"PYTHONPATH": str(ROOT)} | self.variables | variables,
+            env=_inherited() | self.variables | variables,
             stdin=stdin,
             stdout=PIPE,
             stderr=PIPE,
         )
 
-    async def __call__(self, *words: str, stdin: str = "", program: str = COMMAND, **variables: str) -> Said:
+    async def __call__(self, *words: str, stdin: str = "", **variables: str) -> Said:
         """Run a command to its end."""
-        process = await self.start(*words, program=program, stdin=PIPE, **variables)
-        try:
-            async with asyncio.timeout(40):
-                out, err = await process.communicate(stdin.encode())
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise
-        return Said(process.returncode or 0, out.decode(), err.decode())
+        environment = _inherited() | self.variables | variables
+        code, out, err = await _ready_commands().run(words, self.directory, environment, stdin.encode(), within=40)
+        return Said(code, out.decode(), err.decode())
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)} | {"PYTHONPATH": str(ROOT)}
+
+
+@functools.cache
+def _ready_commands() -> ReadyCommands:
+    return ReadyCommands(ROOT, _inherited())

@@ -12,7 +12,8 @@ async def test_list_shows_who_did_what(operator: Operator) -> None:
     assert [(line["action"], line["actor"]) for line in lines] == [("discarded", "ada"), ("dead_lettered", "redrive")]
     table = await operator.command("audit", "list", "--tenant", operator.tenant, "--limit", "2")
     assert len(table.out.splitlines()) == 3
-    assert other.workflow_id in table.out
+    assert f"dead letter {other.workflow_id}" in table.out
+    assert table.err == "there are more: add --limit 20\n"
     unknown = await operator.command("audit", "list", "--letter", "run-0/pay")
     assert (unknown.code, unknown.out) == (1, "")
     assert "'run-0/pay'" in unknown.sentence

@@ -74,7 +74,8 @@ async def test_one_account_is_one_pair_of_eyes(operator: Operator, worker: Worke
         assert refused.sentence.endswith("[APPROVAL_NEEDED]")
         assert plan["hash"] in refused.sentence
         why = ("--tenant", operator.tenant, "--reason", "looked at it", "--by", "zoe")
-        own = await command("bulk", "approve", plan["hash"], *why)
+        # No worker is needed for it: the command line has the database.
+        own = await command("bulk", "approve", plan["hash"], *why, REDRIVE_TASK_QUEUE="nobody-listens")
         assert own.sentence.endswith("[same_approver]")
         yes = {
             "tenant": operator.tenant,

@@ -194,6 +194,9 @@ async def test_list_shows_what_was_asked_for(redrive: CommandLine) -> None:
 
     assert await eventually(lambda: listed("dlq-pending")) == [run_id]
     assert await listed("DLQ_PENDING") == [run_id]
+    first = await redrive("run", "list", "--tenant", "lister", "--limit", "1", "--json")
+    assert (len(first.document), first.err) == (1, "there are more: add --limit 10\n")
+    assert (await redrive("run", "list", "--tenant", "lister", "--limit", "2")).err == ""
     table = await redrive("run", "list", "--tenant", "lister", "--pipeline", "refuse")
     assert f" {run_id} " in table.out
     assert "refuse (validation)" in table.out

@@ -6,6 +6,7 @@ from tests.conftest import eventually
 from tests.integration.cli.command import CommandLine
 
 ADA = '{"name": "Ada"}'
+LABEL = ("--label", "mission_id=42")
 DAILY = ("--cron", "0 5 * * *", "--time-zone", "Europe/Vienna")
 
 
@@ -19,8 +20,10 @@ async def test_a_schedule_from_its_creation_to_its_end(redrive: CommandLine) -> 
     tenant = new_tenant()
     of = ("--tenant", tenant, "--json")
     why = ("--reason", "a test", "--by", "ada")
-    created = await redrive("schedule", "create", "nightly", "hello", *DAILY, "--payload", ADA, "--by", "ada", *of)
-    assert created.document["payload"] == {"name": "Ada"}
+    created = await redrive(
+        "schedule", "create", "nightly", "hello", *DAILY, "--payload", ADA, "--by", "ada", *LABEL, *of
+    )
+    assert (created.document["payload"], created.document["labels"]) == ({"name": "Ada"}, {"mission_id": "42"})
     run_id = (await redrive("schedule", "trigger", "nightly", *why, *of)).document["run_id"]
 
     async def done() -> bool:
@@ -38,12 +41,29 @@ async def test_a_schedule_from_its_creation_to_its_end(redrive: CommandLine) -> 
     trail = (await redrive("audit", "list", *of)).document
     assert "0 5 * * * Europe/Vienna" in shown.out
     assert run_id in shown.out
+    assert "mission_id=42" in shown.out
     assert "0 5 * * * Europe/Vienna" in listed.out
     assert (gone.code, gone.sentence.endswith("[schedule_not_found]")) == (1, True)
     verbs = ("delete", "resume", "pause", "backfill", "trigger", "create")
     assert [entry["action"] for entry in trail] == [f"schedule_{verb}_requested" for verb in verbs]
     assert {(entry["actor"], entry["after"]["schedule"]) for entry in trail} == {("ada", "nightly")}
     assert {entry["reason"] for entry in trail[:-1]} == {"a test"}
+
+
+async def test_a_list_that_is_cut_says_so(redrive: CommandLine) -> None:
+    """With more schedules than fit, stderr says which option shows them."""
+    tenant = new_tenant()
+    for name in ("first", "second"):
+        await redrive("schedule", "create", name, "hello", *DAILY, "--payload", ADA, "--tenant", tenant)
+    words = ("schedule", "list", "--tenant", tenant, "--json", "--limit")
+
+    async def both_are_listed() -> bool:
+        return len((await redrive(*words, "2")).document) == 2
+
+    await eventually(both_are_listed)
+    first = await redrive(*words, "1")
+    assert (len(first.document), first.err) == (1, "there are more: add --limit 10\n")
+    assert (await redrive(*words, "2")).err == ""
 
 
 async def test_a_wrong_schedule_is_refused_in_a_sentence(redrive: CommandLine) -> None:

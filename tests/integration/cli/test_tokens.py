@@ -1,9 +1,11 @@
 """`redrive tokens …` and `redrive members …` as processes, against a real database."""
 
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from redrive.access import Role, member
@@ -96,3 +98,33 @@ async def test_a_person_is_given_a_place(redrive: CommandLine) -> None:
     assert "not active" in (await redrive(*words, "--inactive")).out
     rows = (await redrive("members", "list", "--tenant", tenant, "--json")).document
     assert [(row["subject"], row["active"]) for row in rows] == [(who, False)]
+
+
+async def test_lists_that_are_cut_say_so(redrive: CommandLine) -> None:
+    """With more rows than fit, stderr says which option shows them; with no more, it says nothing."""
+    tenant = new_tenant()
+    for name in "12":
+        await redrive("tokens", "create", "--name", name, "--role", "admin", "--tenant", tenant)
+        await redrive("members", "put", f"{name}@{tenant}.example", "--role", "admin", "--tenant", tenant)
+    for family in ("tokens", "members"):
+        words = (family, "list", "--tenant", tenant, "--json", "--limit")
+        first, every = await redrive(*words, "1"), await redrive(*words, "2")
+        assert (len(first.document), first.err) == (1, "there are more: add --limit 10\n")
+        assert (len(every.document), every.err) == (2, "")
+
+
+async def test_a_token_is_named_by_a_beginning_that_no_other_has(redrive: CommandLine, stack: StackInfo) -> None:
+    """One that two have is refused with their number, and nothing is revoked; with one character more it is clear."""
+    tenant = new_tenant()
+    same = f"tok_{uuid.uuid4().hex[:8]}"
+    owner = await asyncpg.connect(owner_url(stack))
+    for name in "12":
+        words = ("--name", name, "--role", "org-admin", "--tenant", tenant, "--json")
+        made = (await redrive("tokens", "create", *words)).document
+        await owner.execute("UPDATE redrive.api_tokens SET id = $1 WHERE id = $2", same + name * 8, made["id"])
+    await owner.close()
+    unclear = await redrive("tokens", "revoke", same)
+    assert (unclear.code, "2 ids begin with it" in unclear.err) == (1, True)
+    assert (await redrive("tokens", "revoke", f"{same}1")).out == f"revoked {same}11111111\n"
+    rows = (await redrive("tokens", "list", "--tenant", tenant, "--json")).document
+    assert {row["name"]: row["revoked_at"] is None for row in rows} == {"1": False, "2": True}

@@ -24,7 +24,8 @@ async def test_refusal_is_one_sentence(bare: CommandLine, words: list[str], code
 
 async def test_worker_as_a_program_names_a_wrong_setting(bare: CommandLine) -> None:
     """`python worker.py` logs one line and ends with exit code 1."""
-    answer = await bare(str(ROOT / "worker.py"), program=sys.executable, REDRIVE_LOG_LEVEL="loud")
-    assert (answer.code, answer.out) == (1, "")
-    assert len(answer.err.splitlines()) == 1
-    assert "REDRIVE_LOG_LEVEL: " in answer.err
+    process = await bare.start(str(ROOT / "worker.py"), program=sys.executable, REDRIVE_LOG_LEVEL="loud")
+    out, err = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert len(err.splitlines()) == 1
+    assert b"REDRIVE_LOG_LEVEL: " in err

@@ -12,8 +12,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from redrive.contracts import SearchAttribute
-from redrive.pending_activities import ActivityVerb, PendingActivity
+from redrive.contracts import ActivityVerb, PendingActivity, SearchAttribute
 from redrive.settings import Settings
 from redrive.starter.cli.runs.activities import command, find_failing
 from redrive.starter.stack.state import StackInfo

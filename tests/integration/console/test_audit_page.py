@@ -4,7 +4,8 @@ import httpx
 
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool, transaction
-from redrive.store.audit import Action, Entry, EventRef, write
+from redrive.store.audit import Action, Entry, EventRef, put_schedule_entry, write
+from redrive.store.runs import put_start_requested
 
 
 async def test_each_line_leads_to_what_it_is_about(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
@@ -48,3 +49,27 @@ async def test_the_page_leaves_out_what_the_system_recorded(admin: httpx.AsyncCl
     assert "empty well" not in nothing
     lines = (await admin.get("/api/v1/audit", params={"by_people": True, "about": "run-a"})).json()["lines"]
     assert [line["actor"] for line in lines] == ["Ann"]
+
+
+async def test_schedules_and_bulk_operations_are_named(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """What has no dead letter and no run is named by its kind, and leads to its page; a run start by its pipeline."""
+    bulk_id, who = "bulk-6e66dd01a1e2177540731697934191a0", {"actor": "ann", "reason": "maintenance"}
+    await put_schedule_entry(pool, Action.SCHEDULE_PAUSE_REQUESTED, tenant=tenant, name="nightly", **who)
+    await put_start_requested(pool, tenant=tenant, run_id=None, **who, facts={"pipeline": "hello"})
+    async with transaction(pool, tenant) as connection:
+        await connection.execute(
+            "INSERT INTO audit_log (tenant, action, actor, reason, request_id) VALUES ($1, $2, 'ann', 'late', $3)",
+            tenant,
+            Action.BULK_STOPPED.value,
+            bulk_id,
+        )
+    page = " ".join((await admin.get("/audit")).text.split())
+    assert '<a data-open class="open" href="/schedules/nightly">schedule <span class="mono dim">nightly</span>' in page
+    assert f'href="/bulk/{bulk_id}">bulk operation <span class="mono dim">…{bulk_id[-8:]}</span>' in page
+    assert 'pipeline <span class="mono">hello</span>' in page
+    lines = (await admin.get("/api/v1/audit")).json()["lines"]
+    assert [line["subject"] for line in lines[:3]] == [
+        {"kind": "bulk operation", "id": bulk_id},
+        {"kind": "pipeline", "id": "hello"},
+        {"kind": "schedule", "id": "nightly"},
+    ]

@@ -1,5 +1,7 @@
 """Dead messages of RabbitMQ over HTTP."""
 
+import uuid
+
 import httpx
 from fastapi import FastAPI
 
@@ -117,3 +119,15 @@ async def test_an_id_that_nobody_has_is_named(admin: httpx.AsyncClient) -> None:
     for wrong in ("nonsense", "message-0b2f6d3e-6c0a-4c53-9d0e-0d2f3a1b4c5d"):
         answer = await admin.get(f"{MESSAGES}/{wrong}")
         assert (answer.status_code, answer.json()["code"]) == (404, "message_not_found")
+
+
+async def test_a_beginning_of_an_id_is_enough(admin: httpx.AsyncClient, pool: Pool, tenant: str) -> None:
+    """One that no other has names the message; one that two have is refused, and says how many there are."""
+    same = uuid.uuid4().hex[:8]
+    for last in "12":
+        await give_up(pool, tenant, message_id=uuid.UUID(same + last * 24))
+    for text in (f"{same}-11", f"message-{same}1"):
+        assert (await admin.get(f"{MESSAGES}/{text}")).json()["message_id"].startswith(f"{same}-1111"), text
+    unclear = await admin.post(f"{MESSAGES}/{same}/ignore", json=WHY)
+    assert unclear.status_code == 400
+    assert "2 ids begin with it" in unclear.json()["detail"]

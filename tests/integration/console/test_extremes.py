@@ -23,6 +23,7 @@ from redrive.postgres.paging import ListCursor, Place, mark_of, pack, write_curs
 from redrive.postgres.tenancy import Pool
 from redrive.store.bulk.operations import open_bulk
 from tests.conftest import eventually
+from tests.hostile.documents import THINNED
 from tests.integration.console.conftest import MakeToken, client_of
 from tests.integration.dead_letters.lab import Case
 
@@ -51,6 +52,8 @@ NAMES = {
     "code": TEXTS,
     "state": TEXTS,
 }
+# The suite sends one request in seven, which meets all values; `make hostile` sends all.
+EVERY = 1 if THINNED == 1 else 7
 # Its answer has no end.
 ENDLESS = "/api/v1/events"
 
@@ -75,12 +78,12 @@ async def bulk_id(pool: Pool, tenant: str) -> str:
 async def test_no_address_meets_an_error_of_ours(
     app: FastAPI, lab: Redrive, make_token: MakeToken, bulk_id: str, name: str
 ) -> None:
-    """Every address that can be read, with every parameter that any of them has, at its extremes."""
+    """Addresses that can be read, with each parameter that any of them has, at its extremes."""
     paths = addresses(app)
     assert len(paths) > 50
     failed: dict[str, int] = {}
     async with client_of(app, await make_token()) as client:
-        for path, value in itertools.product(paths, NAMES[name]):
+        for path, value in list(itertools.product(paths, NAMES[name]))[::EVERY]:
             address = path.replace("{bulk_id}", bulk_id).replace("{", "").replace("}", "")
             page = {"Accept": "application/json" if path.startswith("/api") else "text/html"}
             answer = await client.get(address, params={name: value}, headers=page)

@@ -123,3 +123,17 @@ async def test_without_an_outbox_the_list_is_empty(admin: httpx.AsyncClient) -> 
     """A console in whose database there is none says so by an empty list, not by an error."""
     assert (await admin.get(ROWS)).json() == {"rows": [], "cursor": None}
     assert "Nothing here" in (await admin.get("/events/outbox", headers=BROWSER)).text
+
+
+async def test_a_row_is_named_by_a_beginning_of_its_id(shop: Shop, tenant: str, make_token: MakeToken) -> None:
+    """One that no other row has names it; one that two rows have is refused, and says how many there are."""
+    pool = await shop.outbox.database.pool()
+    for number, made in enumerate([await shop.enqueue(tenant) for _ in range(2)], 1):
+        known = uuid.UUID(f"abcdef01{number}".ljust(32, "0"))
+        statement = f"UPDATE {shop.outbox.schema}.outbox SET event_id = $1 WHERE event_id = $2"  # noqa: S608
+        await pool.execute(statement, known, uuid.UUID(made))
+    async with client_of(shop.app, await make_token()) as admin:
+        assert (await admin.get(f"{ROWS}/abcdef01-2")).json()["event_id"].startswith("abcdef01-2000")
+        unclear = await admin.get(f"{ROWS}/abcdef01")
+        assert (unclear.status_code, "2 ids begin with it" in unclear.text) == (400, True)
+        assert (await admin.get(f"{ROWS}/nonsense")).status_code == 404

@@ -90,6 +90,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/api/v1/workflow-dlq/{letter_id}/ignore"): COMMAND,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/discard"): COMMAND,
     ("POST", "/api/v1/workflow-dlq/{letter_id}/restart"): COMMAND,
+    ("POST", "/api/v1/workflow-dlq/{letter_id}/reset"): COMMAND,
     ("GET", "/api/v1/dead-messages"): READ,
     ("GET", "/api/v1/dead-messages/{message_id}"): READ_ONE,
     ("POST", "/api/v1/dead-messages/{message_id}/replay"): COMMAND,
@@ -127,6 +128,7 @@ TABLE: dict[tuple[str, str], Row] = {
     # It is of a bulk operation, which is started elsewhere.
     ("POST", "/api/v1/approvals/{plan_hash}/start"): Row(401, 403, 403, 409, 404, 409, {}),
     ("GET", "/api/v1/modules"): READ,
+    ("GET", "/api/v1/services"): READ,
     ("GET", "/api/v1/audit"): READ,
     ("GET", "/api/v1/tokens"): Row(401, 403, 403, 200, 200, 200),
     # An owner's token is made on the command line, by nobody here.

@@ -42,6 +42,7 @@ async def test_services_are_shown_as_a_worker_finds_them(
         found = await service_states(temporal, settings.task_queue)
         async with client_of(app, await make_token(Role.VIEWER)) as viewer:
             page = (await viewer.get("/overview/services")).text
+            listed = (await viewer.get("/api/v1/services")).json()["services"]
         command = CommandLine(
             tmp_path, TEMPORAL_ADDRESS=chosen.temporal_address or "", REDRIVE_TASK_QUEUE=chosen.task_queue
         )
@@ -53,14 +54,16 @@ async def test_services_are_shown_as_a_worker_finds_them(
         assert f"<td>{name}</td>" in page
         assert f">{status}</span>" in page
         assert any(name in line and status in line for line in said.out.splitlines()), said.out + said.err
+    assert {row["name"]: row["status"] for row in listed} == states
     assert TOKEN not in page + said.out + found.model_dump_json()
-    assert strangers == 401
+    assert strangers == (401, 401)
     assert [request.target for request in server.received].count("/good") <= 2
 
 
-async def _status_of_a_stranger(app: object) -> int:
+async def _status_of_a_stranger(app: object) -> tuple[int, int]:
     async with client_of(app) as stranger:  # type: ignore[arg-type]
-        return (await stranger.get("/overview/services")).status_code
+        page, listed = await stranger.get("/overview/services"), await stranger.get("/api/v1/services")
+    return page.status_code, listed.status_code
 
 
 async def test_overview_does_without_services(settings: Settings, make_token: MakeToken) -> None:

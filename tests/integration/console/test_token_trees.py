@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from redrive.access import Role
+from redrive.console.api import access as access_routes
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
 from redrive.store.access import (
@@ -29,6 +30,19 @@ async def make(client: httpx.AsyncClient, name: str) -> tuple[str, str]:
     """Make a token through the API, and return its id and secret."""
     made = (await client.post(TOKENS, json={"name": name, "role": "admin"})).json()
     return made["id"], made["secret"]
+
+
+async def test_a_list_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch, admin: httpx.AsyncClient) -> None:
+    """In the API and on the page; a list that has them all says nothing."""
+    for name in ("first", "second"):
+        await make(admin, name)
+    everything, page = await admin.get(TOKENS), await admin.get("/tokens")
+    assert (len(everything.json()["tokens"]), everything.json()["more"]) == (3, False)
+    assert "There are older ones" not in page.text
+    monkeypatch.setattr(access_routes, "MOST_TOKENS", 2)
+    cut, page = await admin.get(TOKENS), await admin.get("/tokens")
+    assert ([row["name"] for row in cut.json()["tokens"]], cut.json()["more"]) == (["second", "first"], True)
+    assert "There are older ones" in page.text
 
 
 async def test_a_revoked_token_takes_along_what_was_made_with_it(
@@ -98,3 +112,15 @@ async def test_no_token_is_made_with_one_that_is_being_revoked(access: Pool, ten
                 assert await token_principal(access, each.secret) is None
     with pytest.raises(InvalidInput, match="has expired or was revoked"):
         await create_token(access, child)
+
+
+async def test_a_token_is_revoked_by_a_beginning_of_its_id(
+    admin: httpx.AsyncClient, owner: httpx.AsyncClient, access: Pool, tenant: str
+) -> None:
+    """One that no other token of the caller's has is enough; one of another tenant is not found by it."""
+    made, secret = await make(admin, "left behind")
+    assert (await admin.post(f"{TOKENS}/tok_/revoke")).status_code == 404
+    assert (await owner.post(f"{TOKENS}/{made[:10]}/revoke", params={"tenant": f"not-{tenant}"})).status_code == 404
+    answer = await admin.post(f"{TOKENS}/{made.removeprefix('tok_')[:10]}/revoke")
+    assert (answer.status_code, answer.json()["id"]) == (200, made)
+    assert await token_principal(access, secret) is None

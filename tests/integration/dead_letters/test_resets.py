@@ -1,4 +1,4 @@
-"""Runs that were reset (`temporal workflow reset`): an older history, whose word counts all the same."""
+"""Runs that were reset (`temporal workflow reset`) and records that were restored: the run's word counts."""
 
 import uuid
 
@@ -11,7 +11,7 @@ from redrive import RunStatus
 from redrive.dead_letters import LetterStatus, Verb
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
-from redrive.reconcile import Reconciliation
+from redrive.reconcile import Kind, Reconciliation
 from redrive.redaction.redactor import Redactor
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
@@ -77,3 +77,26 @@ async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case:
     finally:
         await pool.close()
     await case.works_still()
+
+
+async def test_record_restored_from_before_a_discard_is_discarded_again(case: Case) -> None:
+    """The run's own failure says who discarded it and why; nobody has to do it twice, nothing is offered for replay."""
+    await case.park("second")
+    assert (await case.command(Verb.DISCARD, request_id="once", reason="too old")).accepted
+    await case.until(RunStatus.FAILED)
+    await case.until_letter("second", LetterStatus.DISCARDED)
+    await case.until_row(RunStatus.FAILED)
+    await case.rows(
+        "UPDATE dead_letters SET status = 'pending', resolution = NULL, resolution_reason = NULL WHERE id = $1",
+        case.letter("second").workflow_id,
+    )
+    pool = await open_pool(case.database_url)
+    try:
+        ends = MissedEnds(case.temporal, pool, Redactor())
+        report = await Reconciliation(case.temporal, pool, ends, repair=True).run(case.tenant)
+    finally:
+        await pool.close()
+    assert [(problem.kind, problem.repaired) for problem in report.problems] == [(Kind.OUTCOME_LOST, True)]
+    record = await case.record("second") or {}
+    assert (record["status"], record["orphaned"]) == (LetterStatus.DISCARDED, False)
+    assert "too old" in record["resolution_reason"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive.bridges.redis.stream import KEPT
+from redrive.bridges.events.settings import KEPT
 from redrive.postgres.database import Database
 from redrive.postgres.tenancy import QUARANTINE
 from redrive.starter.stack.state import StackInfo

@@ -2,25 +2,42 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import structlog
+from pydantic import SecretStr
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RetryConfig
 
-from redrive import OutcomeUnknown, Redrive, Registry, RunStatus, Transient, Unavailable
+from redrive import (
+    IdempotencyMismatch,
+    ModuleContext,
+    OutcomeUnknown,
+    Pipeline,
+    Redrive,
+    Registry,
+    RunStatus,
+    Transient,
+    Unavailable,
+    missed_ends,
+)
 from redrive.activities.run_records import once
-from redrive.connection import database_url
-from redrive.contracts import KeyStatus
-from redrive.idempotency.postgres_claims import PostgresClaims
-from redrive.postgres.database import Database
-from redrive.postgres.tenancy import Pool
+from redrive.connection import database_url, owner_database_url
+from redrive.contracts import ClaimRequest, KeyStatus
+from redrive.idempotency.claims import Claim
+from redrive.idempotency.postgres_claims import PostgresClaims, claim_key
+from redrive.keys import request_hash
+from redrive.missed_ends import MissedEnds
+from redrive.postgres.database import Database, connect
+from redrive.postgres.tenancy import Executor, Pool
+from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
-from redrive.store.keys import get_key
+from redrive.store.keys import KeyRecord, get_key
 from redrive.store.runs import Execution
-from tests.conftest import WorkerFactory
+from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import Number, add_good_pipeline
 
 NOBODY = "127.0.0.1:1"
@@ -49,6 +66,99 @@ async def test_without_postgres_a_start_works_and_the_row_comes_later(
     assert written is not None
     assert (written.status, written.request_hash != "") == (KeyStatus.COMPLETED, True)
     assert (answer.run_id, answer.is_cached, answer.response) == (first.run_id, True, result.output)
+
+
+@contextlib.asynccontextmanager
+async def locked_tables(settings: Settings) -> AsyncIterator[None]:
+    """Lock what a start and an end write, as a migration by hand does."""
+    owner = await connect(owner_database_url(settings))
+    try:
+        async with owner.transaction():
+            await owner.execute("LOCK TABLE redrive.idempotency_keys, redrive.runs IN ACCESS EXCLUSIVE MODE")
+            yield
+    finally:
+        await owner.close()
+
+
+async def _ended_key(pool: Pool, tenant: str) -> KeyRecord | None:
+    record = await get_key(pool, tenant, "k")
+    return record if record and record.status is not KeyStatus.PROCESSING else None
+
+
+async def test_key_of_a_run_that_began_and_ended_without_postgres_gets_its_row(
+    *, worker: WorkerFactory, registry: Registry, settings: Settings, caller: Redrive, pool: Pool, tenant: str
+) -> None:
+    """Nobody asks with the key again, nobody sweeps: the row is there all the same, with the end."""
+    add_good_pipeline(registry)
+    async with worker():
+        async with locked_tables(settings):
+            started = await caller.start("good", {"n": 1}, tenant=tenant, key="k")
+            result = await caller.result(started.run_id)
+        record = await eventually(lambda: _ended_key(pool, tenant))
+    assert (record.run_id, record.status, record.response) == (started.run_id, KeyStatus.COMPLETED, result.output)
+
+
+async def test_key_whose_run_ends_while_its_row_is_written_has_the_end(
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    worker: WorkerFactory,
+    registry: Registry,
+    temporal: Client,
+    pool: Pool,
+    tenant: str,
+) -> None:
+    """The run was open when it was asked; its own report of the end found no database."""
+    may_end = asyncio.Event()
+
+    @registry.module("patient")
+    async def patient(ctx: ModuleContext, given: Number) -> Number:
+        await may_end.wait()
+        return given
+
+    Pipeline("patient", patient, registry=registry)
+
+    async def claim_late(database: Executor, request: ClaimRequest, *, free_failed: bool) -> Claim:
+        may_end.set()
+        await temporal.get_workflow_handle(request.run_id).result()
+        return await claim_key(database, request, free_failed=free_failed)
+
+    monkeypatch.setattr(missed_ends, "claim_key", claim_late)
+    nowhere = f"postgresql://nobody:nothing@{NOBODY}/none"
+    async with worker(database_url=SecretStr(nowhere)) as running:
+        lonely = Redrive(
+            temporal, task_queue=running.settings.task_queue, registry=registry, claims=PostgresClaims(nowhere)
+        )
+        started = await lonely.start("patient", {"n": 1}, tenant=tenant, key="k")
+        request = ClaimRequest(
+            tenant=tenant,
+            key="k",
+            run_id=started.run_id,
+            pipeline="patient",
+            request_hash="",
+            expires_at=datetime.now(UTC) + timedelta(days=1),
+        )
+        await MissedEnds(temporal, pool, Redactor()).record_key(request)
+    record = await get_key(pool, tenant, "k")
+    assert record is not None
+    assert (record.run_id, record.status, record.response) == (started.run_id, KeyStatus.COMPLETED, {"n": 1})
+
+
+async def test_key_of_a_run_that_is_open_when_postgres_is_back_is_in_process(
+    *, worker: WorkerFactory, registry: Registry, settings: Settings, temporal: Client, pool: Pool, tenant: str
+) -> None:
+    """The row has the fingerprint of the run's own request, whoever asked for the row."""
+    add_good_pipeline(registry)
+    first = Redrive(temporal, task_queue=f"{settings.task_queue}-later", registry=registry)
+    started = await first.start("good", {"n": 1}, tenant=tenant, key="k")
+    claims = PostgresClaims(f"postgresql://nobody:nothing@{NOBODY}/none")
+    lonely = Redrive(temporal, task_queue=settings.task_queue, registry=registry, claims=claims)
+    with pytest.raises(IdempotencyMismatch):
+        await lonely.start("good", {"n": 2}, tenant=tenant, key="k")
+    async with worker():
+        record = await eventually(lambda: get_key(pool, tenant, "k"))
+    assert (record.run_id, record.status) == (started.run_id, KeyStatus.PROCESSING)
+    assert record.request_hash == request_hash("good", {"n": 1})
+    await temporal.get_workflow_handle(started.run_id).terminate()
 
 
 async def _never_connected(_: Settings) -> Client:

@@ -10,11 +10,11 @@ from temporalio.testing import ActivityEnvironment
 from redrive import ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
 from redrive.activities.maintenance import KeyActivities
 from redrive.connection import database_url, owner_database_url
-from redrive.contracts import KeyStatus, KeySweep, Workflow
+from redrive.contracts import ClaimRequest, KeyStatus, KeySweep, Workflow
 from redrive.dead_letters import LetterId
 from redrive.errors import InvalidInput, KeyInUse
 from redrive.idempotency import postgres_claims as keys
-from redrive.idempotency.claims import ClaimRequest, ClaimResult, Settlement
+from redrive.idempotency.claims import ClaimResult, Settlement
 from redrive.idempotency.postgres_claims import PostgresClaims, claim_key, settle_key
 from redrive.keys import run_id_for_key
 from redrive.postgres.database import Database, connect

@@ -18,12 +18,13 @@ from tests.integration.outbox.outbox_lab import OutboxLab
 @pytest.fixture(scope="session")
 async def team_url(stack: StackInfo) -> str:
     """A database of the team's own, on the session's server."""
+    name = f"team_{uuid.uuid4().hex[:8]}"
     connection = await asyncpg.connect(owner_url(stack))
     try:
-        await connection.execute("CREATE DATABASE team")
+        await connection.execute(f"CREATE DATABASE {name}")
     finally:
         await connection.close()
-    return owner_url(stack).rsplit("/", 1)[0] + "/team"
+    return f"{owner_url(stack).rsplit('/', 1)[0]}/{name}"
 
 
 @pytest.fixture

@@ -91,11 +91,33 @@ async def test_printed_sql_is_the_same_outbox(redrive: CommandLine, team_url: st
     assert (await redrive("outbox", "list", "--json")).document == {"rows": [], "cursor": None}
 
 
+async def test_show_tells_what_a_row_waits_for(redrive: CommandLine, team_url: str) -> None:
+    """Its time, its order and its labels; and a purge leaves it where it is."""
+    schema = redrive.variables["REDRIVE_OUTBOX_SCHEMA"]
+    await redrive("outbox", "install")
+    connection = await asyncpg.connect(team_url)
+    try:
+        event_id = [
+            await connection.fetchval(
+                f"""SELECT {schema}.enqueue('hello', '{{}}', run_after => '2040-05-06 07:08:09Z', ordering_key => 'ada',
+                    labels => '{{"stage_id": "2"}}')"""
+            )
+            for _ in range(2)
+        ][1]
+    finally:
+        await connection.close()
+    shown = (await redrive("outbox", "show", str(event_id))).out
+    assert "run after: 2040-05-06 07:08:09" in shown
+    assert "ordering key: ada (behind an earlier row)" in shown
+    assert "labels: stage_id=2" in shown
+    assert (await redrive("outbox", "purge", "--older-than", "0s", "--yes")).out == "0 rows deleted\n"
+
+
 async def test_wrong_words_are_refused_in_a_sentence(redrive: CommandLine) -> None:
     """The option or value is named, whether there is an outbox or not."""
     wrong = {
         "schema: 'a b' must": ("list", "--schema", "a b"),
-        "'17' is not the id of a row": ("show", "17"),
+        "no row has the id '17'": ("show", "17"),
         "--older-than 'soon': not a duration": ("purge", "--older-than", "soon", "--yes"),
     }
     for problem, words in wrong.items():

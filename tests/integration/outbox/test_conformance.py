@@ -83,7 +83,9 @@ class OutboxConformanceLab(BridgeLab):
 
     async def restart_broker(self) -> None:
         """End every connection to the team's database, as a restart does; the server has other users here."""
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'team' AND pid <> $1"
+        ended = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"
+        )
         connection = await asyncpg.connect(self._lab.outbox.url)
         try:
             await connection.execute(ended, connection.get_server_pid())

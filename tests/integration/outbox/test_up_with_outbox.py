@@ -7,7 +7,6 @@ import subprocess
 import textwrap
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -47,9 +46,16 @@ def run(up: Up, line: str) -> Any:
 
 
 def _url(up: Up) -> str:
-    """The owner's login: the page's own table is made there."""
-    logins = json.loads((Path(up.directory) / ".redrive" / "logins.json").read_text())
-    return str(logins["owner_url"])
+    """The address that the page gives to psql: by that login its own table can be made."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith("psql "))
+    told = subprocess.run(
+        ["bash", "-c", line.replace("psql", "echo", 1)],
+        cwd=up.directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return told.stdout.strip()
 
 
 async def test_page_is_true(up: Up) -> None:

@@ -246,6 +246,42 @@ class RacingWorkflow:
 
 
 @workflow.defn
+class FirstWorkflow:
+    """Take what ends first of an activity, one that fails, a child, a timer and a signal; cancel what is left."""
+
+    def __init__(self) -> None:
+        self._signalled = False
+
+    @workflow.signal
+    def go(self) -> None:
+        """Let the wait for a signal end."""
+        self._signalled = True
+
+    @workflow.run
+    async def run(self, order: Order, names: list[str]) -> list[str]:
+        child = f"child-of-{order.case}-{'-'.join(names)}"
+        racers = {asyncio.ensure_future(await self._racer(name, order, child)): name for name in names}
+        first, rest = await workflow.wait(list(racers), return_when=asyncio.FIRST_COMPLETED)
+        for racer in rest:
+            racer.cancel()
+        await asyncio.gather(*racers, return_exceptions=True)
+        return [name for racer, name in racers.items() if racer in first]
+
+    async def _racer(self, name: str, order: Order, child: str) -> Any:
+        match name:
+            case "activity":
+                return workflow.start_activity(ship, args=[order.case, "1", 1], **QUICK)
+            case "failing":
+                return workflow.start_activity(charge, order, **QUICK)
+            case "child":
+                queue = f"{workflow.info().task_queue}-child"
+                return await workflow.start_child_workflow(FailingChild.run, order, id=child, task_queue=queue)
+            case "timer":
+                return asyncio.sleep(5)
+        return workflow.wait_condition(lambda: self._signalled)
+
+
+@workflow.defn
 class CarelessWorkflow:
     """Change an argument after the activity was started."""
 
@@ -255,6 +291,16 @@ class CarelessWorkflow:
         order.amount = 99
         receipt: Receipt = await handle
         return receipt.amount
+
+
+@workflow.defn
+class RefundWorkflow:
+    """Try as often as Temporal does by default."""
+
+    @workflow.run
+    async def run(self, order: Order) -> str:
+        await workflow.execute_activity(refund, order, start_to_close_timeout=timedelta(seconds=10))
+        return "refunded"
 
 
 BENIGN = ApplicationError("expected", type="Expected", category=ApplicationErrorCategory.BENIGN)
@@ -270,7 +316,9 @@ WORKFLOWS = [
     RestlessWorkflow,
     WholeWorkflow,
     RacingWorkflow,
+    FirstWorkflow,
     CarelessWorkflow,
+    RefundWorkflow,
 ]
 
 

@@ -58,6 +58,7 @@ async def test_nothing_encrypted_leaves_in_clear(new_project: ProjectFactory, ca
         [letter] = await users.parked(handle)
         assert "encoded" in letter["payload"]["omitted"]
         assert SECRET not in repr(letter)
+        assert letter["config"]["code_line"] is None
         refused = await users.command(letter, "replay", input_patch={"amount": 3})
         assert "a codec that Redrive does not have" in refused.message
         refused = await users.command(letter, "resolve", output={"id": "x", "amount": 3})

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import Replayer
 
 from redrive.plugin import DeadLetters
 from redrive.starter.stack.state import StackInfo
-from tests.conftest import eventually
 from tests.histories.record import scrubbed
 from tests.integration.plugin import project
 from tests.integration.plugin.conftest import ProjectFactory
@@ -76,41 +75,6 @@ async def test_happy_histories_are_equal_event_by_event(users: Project, plain: C
             assert await events(with_it) == await events(without)
 
 
-async def test_histories_that_were_recorded_without_it_replay_with_it(users: Project, plain: Client) -> None:
-    """Also races: activities and timers that end in one workflow task, and failures that were raised."""
-    queue = f"{users.queue}-plain"
-
-    async def start(run: Any, *arguments: Any) -> WorkflowHandle[Any, Any]:
-        handle: WorkflowHandle[Any, Any] = await plain.start_workflow(
-            run, args=arguments, id=f"{run.__qualname__}-{users.case}", task_queue=queue
-        )
-        return handle
-
-    raced = await start(project.RacingWorkflow.run, users.case, [0.1, 0.2, 0.3])
-    async with project.plain_worker(plain, queue):
-        await eventually(lambda: _has(raced, "ACTIVITY_TASK_SCHEDULED"))
-    # No worker has workflows until all activities and timers have ended: they race in one workflow task.
-    async with Worker(plain, task_queue=queue, activities=project.ACTIVITIES, build_id="tests"):
-        await eventually(lambda: _has(raced, "TIMER_FIRED", 3))
-    async with project.plain_worker(plain, queue), asyncio.timeout(20):
-        await raced.result()
-    users.broken("charge", "ship-1")
-    async with project.plain_worker(plain, queue):
-        handles = [
-            raced,
-            await start(project.FallbackWorkflow.run, users.order()),
-            await start(project.PlainWorkflow.run, users.order()),
-            await start(project.ImpatientWorkflow.run, users.order()),
-            await start(project.OrderWorkflow.run, users.order()),
-            await start(project.ParallelWorkflow.run, users.case, 3),
-            await start(project.ParentWorkflow.run, users.order()),
-            await start(project.LocalWorkflow.run, users.order()),
-        ]
-        await asyncio.gather(*(handle.result() for handle in handles), return_exceptions=True)
-    for handle in handles:
-        await users.replays(handle)
-
-
 async def test_a_first_park_adds_three_events(users: Project) -> None:
     """A marker of the version, its search attribute, and the marker of the report."""
     users.broken("charge")
@@ -162,7 +126,3 @@ async def test_record(new_project: ProjectFactory) -> None:
             await asyncio.gather(handle.result(follow_runs=False), return_exceptions=True)
             first = users.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id)
             (STORED / f"{name}.json").write_text(scrubbed((await first.fetch_history()).to_json()))
-
-
-async def _has(handle: WorkflowHandle[Any, Any], kind: str, count: int = 1) -> bool:
-    return sum(kind in event["eventType"] for event in await events(handle)) >= count

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-import pytest
+from temporalio.client import WorkflowHandle
+from temporalio.worker import Replayer
 
 from redrive.dead_letters import LetterStatus
 from redrive.errors import Unavailable
@@ -18,24 +21,105 @@ from tests.integration.plugin.lab import Project
 from tests.integration.plugin.users_worker import TouchWorkflow
 
 ROOT = Path(__file__).parents[3]
+MOMENT = 0.25
+STEPS = [
+    f"{moment}:redrive.{name}" for name in ("report", "record_command", "outcome") for moment in ("before", "after")
+]
+
+
+def worker_command(users: Project, letters: str, *moments: str) -> list[str]:
+    """Return the command of the project's worker as a process."""
+    address = users.client.service_client.config.target_host
+    return [sys.executable, "-m", "tests.integration.plugin.users_worker", address, users.queue, letters, *moments]
 
 
 @contextlib.contextmanager
-def worker_process(users: Project, letters: str) -> Iterator["subprocess.Popen[bytes]"]:
+def worker_process(users: Project, letters: str) -> Iterator[None]:
     """Run the project's worker as a process, and kill it."""
-    address = users.client.service_client.config.target_host
-    command = [sys.executable, "-m", "tests.integration.plugin.users_worker", address, users.queue, letters]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen(worker_command(users, letters), cwd=ROOT)
     try:
-        yield process
+        yield
     finally:
         process.kill()
         process.wait()
 
 
-@pytest.mark.parametrize("moment", [0.05, 0.25])
+@contextlib.asynccontextmanager
+async def restarted_worker(users: Project, letters: str, *moments: str) -> AsyncIterator[Callable[[], None]]:
+    """Run the project's worker as a process that is started again when it dies; give what kills it now."""
+    current: list[asyncio.subprocess.Process] = []
+
+    async def supervise() -> None:
+        while True:
+            current[:] = [await asyncio.create_subprocess_exec(*worker_command(users, letters, *moments), cwd=ROOT)]
+            await current[0].wait()
+
+    supervisor = asyncio.create_task(supervise())
+    try:
+        yield lambda: current[0].kill()  # noqa: PLW0108 - the process of that moment
+    finally:
+        supervisor.cancel()
+        if current and current[0].returncode is None:
+            current[0].kill()
+            await current[0].wait()
+
+
+async def test_a_worker_killed_at_a_step_continues_there(
+    new_project: ProjectFactory, settings: Settings, tmp_path: Path
+) -> None:
+    """At each step of parking and of a command: one dead letter, one replay, one effect."""
+    users = await new_project()
+    steps = {tmp_path / f"{users.case}-{number}": step for number, step in enumerate(STEPS)}
+    moments = [f"{mark}:{step}" for mark, step in steps.items()]
+    async with restarted_worker(users, settings.task_queue, *moments):
+        for mark, step in steps.items():
+            path = Path(f"{mark}.touched")
+            handle = await parked_and_replayed(users, path, mark.name)
+            assert (mark.exists(), path.read_text()) == (True, "touched\n"), step
+            [letter] = await users.letters(handle)
+            assert (letter["cycle"], letter["replay_count"]) == (1, 1), step
+            replayer = Replayer(workflows=[TouchWorkflow], plugins=[users.plugin])
+            await replayer.replay_workflow(await handle.fetch_history())
+
+
+async def parked_and_replayed(users: Project, path: Path, workflow_id: str) -> WorkflowHandle[Any, Any]:
+    """Let a workflow park, replay it, and wait for its end."""
+    Path(f"{path}.broken").touch()
+    handle = await users.start(TouchWorkflow.run, str(path), id=workflow_id, task_timeout=timedelta(seconds=2))
+    [letter] = await users.parked(handle, within=60)
+    Path(f"{path}.broken").unlink()
+    await replayed(users, letter)
+    async with asyncio.timeout(60):
+        assert await handle.result() == "touched"
+    await users.closed(handle, LetterStatus.REPLAYED)
+    return handle
+
+
+async def test_a_worker_killed_while_parked_and_while_it_runs_the_activity_again(
+    new_project: ProjectFactory, settings: Settings, tmp_path: Path
+) -> None:
+    """Parked, nothing is lost. An attempt that dies fails by its timeout: the workflow parks there once more."""
+    users = await new_project()
+    path, mark = tmp_path / "touched", tmp_path / users.case
+    Path(f"{path}.broken").touch()
+    async with restarted_worker(users, settings.task_queue, f"{mark}:before:touch") as kill:
+        mark.touch()
+        handle = await users.start(TouchWorkflow.run, str(path), id=users.case, task_timeout=timedelta(seconds=2))
+        [letter] = await users.parked(handle, within=60)
+        mark.unlink()
+        kill()
+        Path(f"{path}.broken").unlink()
+        await replayed(users, letter)
+        [letter] = await users.parked(handle, cycle=2, within=60)
+        await replayed(users, letter)
+        async with asyncio.timeout(60):
+            assert await handle.result() == "touched"
+        await users.closed(handle, LetterStatus.REPLAYED)
+    assert (mark.exists(), path.read_text()) == (True, "touched\n")
+
+
 async def test_a_killed_worker_loses_and_doubles_nothing(
-    new_project: ProjectFactory, settings: Settings, tmp_path: Path, moment: float
+    new_project: ProjectFactory, settings: Settings, tmp_path: Path
 ) -> None:
     """Killed at a moment of parking and of a command, each workflow ends, and each effect happened once."""
     users = await new_project()
@@ -47,13 +131,13 @@ async def test_a_killed_worker_loses_and_doubles_nothing(
         first = await users.start(TouchWorkflow.run, str(paths[0]))
         await users.parked(first)
         handles = [first, *[await users.start(TouchWorkflow.run, str(path)) for path in paths[1:]]]
-        await asyncio.sleep(moment)
+        await asyncio.sleep(MOMENT)
     with worker_process(users, letters):
         found = [(await users.parked(handle))[0] for handle in handles]
         for path in paths:
             Path(f"{path}.broken").unlink()
         given = [asyncio.create_task(replayed(users, letter)) for letter in found]
-        await asyncio.sleep(moment)
+        await asyncio.sleep(MOMENT)
     with worker_process(users, letters):
         await asyncio.gather(*given)
         for handle in handles:
@@ -66,7 +150,7 @@ async def replayed(users: Project, letter: dict[str, object]) -> None:
     """Replay a dead letter; a command without an answer is given again under the same id."""
     while True:
         with contextlib.suppress(Unavailable):
-            answer = await users.command(letter, "replay", request_id=f"replay-{letter['id']}")
+            answer = await users.command(letter, "replay", request_id=f"replay-{letter['cycle']}-{letter['id']}")
             assert answer.accepted, answer
             return
 

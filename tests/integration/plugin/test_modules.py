@@ -244,6 +244,7 @@ async def test_a_project_s_own_worker_has_modules_run_by_redrive_s(users: Module
     handle = await users.start(modules.Onboarding.run, users.user(), memo={"tenant": "acme"})
     [letter] = await users.parked(handle)
     assert (letter["tenant"], letter["payload"]["note"]) == ("acme", "[redacted]")
+    assert letter["config"]["code_line"].endswith(" Onboarding.run")
     users.world.broken = set()
     assert id_of(letter).execution == handle.first_execution_run_id
     assert (await users.command(letter, "replay", input_patch={"age": 7})).accepted

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import CancelledError
+from temporalio.plugin import SimplePlugin
 
 from redrive.contracts import SearchAttribute
 from redrive.dead_letters import LetterStatus
@@ -166,14 +168,15 @@ async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, s
 
 @pytest.mark.filterwarnings("ignore:Cannot find activity to cancel")
 async def test_many_parked_workflows_need_no_place_in_the_cache(new_project: ProjectFactory) -> None:
-    """A worker that keeps two workflows in memory serves twenty parked ones."""
+    """A worker that keeps two workflows in memory serves fifty parked ones."""
     async with running(await new_project(), max_cached_workflows=2, max_concurrent_workflow_tasks=2) as users:
         users.broken("charge")
-        handles = [await users.start(project.OrderWorkflow.run, users.order()) for _ in range(20)]
-        letters = [(await users.parked(handle))[0] for handle in handles]
+        handles = [await users.start(project.OrderWorkflow.run, users.order()) for _ in range(50)]
+        letters = [(await users.parked(handle, within=60))[0] for handle in handles]
         users.broken()
-        for letter in letters:
-            assert (await users.command(letter, "replay")).accepted
+        for first in range(0, 50, 5):
+            answers = await asyncio.gather(*(users.command(letter, "replay") for letter in letters[first : first + 5]))
+            assert all(answer.accepted for answer in answers)
         assert {await handle.result() for handle in handles} == {"1: shipped o-1 in 3"}
 
 
@@ -187,6 +190,39 @@ async def test_a_worker_for_workflows_alone_leaves_activities_to_others(new_proj
         users.broken()
         await users.command(letter, "replay")
         assert await handle.result() == "1: shipped o-1 in 3"
+
+
+@pytest.mark.parametrize("brought", ["activities", "workflows"])
+async def test_what_another_plugin_brings_is_seen(new_project: ProjectFactory, brought: str) -> None:
+    """A plugin that comes later may add the worker's only activities, as those of agents do, or its only workflows."""
+    users = await new_project()
+    theirs: dict[str, Any] = {"activities": project.ACTIVITIES, "workflows": project.WORKFLOWS}
+    later = SimplePlugin("theirs", **{brought: theirs[brought]})
+    async with users.worker(plugins=[later], **{brought: []}), asyncio.timeout(60):
+        users.broken("charge")
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+        users.broken()
+        await users.command(letter, "replay")
+        assert await handle.result() == "1: shipped o-1 in 3"
+
+
+async def test_it_can_be_given_to_a_single_worker(new_project: ProjectFactory) -> None:
+    """The client does not have it: its workflows park all the same, and plain activities get Redrive's classes."""
+    users = await new_project(classify=True)
+    users.client = await type(users.client).connect(users.client.service_client.config.target_host)
+    async with users.worker(plugins=[users.plugin]), asyncio.timeout(60):
+        users.broken("refund")
+        users.outside.error = httpx.HTTPStatusError(
+            "422 Unprocessable", request=httpx.Request("POST", "http://bank"), response=httpx.Response(422)
+        )
+        handle = await users.start(project.RefundWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+        assert (letter["category"], letter["error_type"]) == ("provider_4xx", "HTTPStatusError")
+        assert len(users.outside.called("refund")) == 1
+        users.broken()
+        await users.command(letter, "replay")
+        assert await handle.result() == "refunded"
 
 
 async def test_it_is_added_to_open_workflows_switched_off_and_removed(new_project: ProjectFactory) -> None:

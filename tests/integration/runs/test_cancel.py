@@ -6,8 +6,20 @@ from datetime import timedelta
 
 import pytest
 
-from redrive import InvalidInput, ModuleContext, Pipeline, Registry, RunCanceled, RunStatus, StepStatus, Transient
+from redrive import (
+    InvalidInput,
+    ModuleContext,
+    Pipeline,
+    Registry,
+    RunCanceled,
+    RunStatus,
+    RunView,
+    StepStatus,
+    Transient,
+)
+from redrive.settings import Settings
 from tests.conftest import WorkerFactory, eventually
+from tests.integration.keys.test_away import locked_tables
 from tests.integration.runs.samples import Number, add_good_pipeline, ended, quick, run_until_settled
 
 CANCEL_REACHES_A_STEP_WITHIN = 6.0
@@ -158,3 +170,21 @@ async def test_an_ended_run_cannot_be_canceled(worker: WorkerFactory, registry: 
             await running.redrive.cancel(view.run_id, reason="too late")
         again = await running.redrive.status(view.run_id)
     assert again.status is RunStatus.SUCCESS
+
+
+async def test_a_run_that_reports_its_end_has_not_ended(
+    worker: WorkerFactory, registry: Registry, settings: Settings
+) -> None:
+    """While its row waits for the database, nobody is told an outcome that Temporal does not have."""
+    add_good_pipeline(registry)
+    async with worker() as running, locked_tables(settings):
+        started = await running.redrive.start("good", {})
+
+        async def told() -> RunView | None:
+            view = await running.redrive.status(started.run_id)
+            return view if view.status.closed else None
+
+        view = await eventually(told)
+        described = await running.temporal.get_workflow_handle(started.run_id).describe()
+    assert (view.status, view.closed_at) == (RunStatus.SUCCESS, described.close_time)
+    assert described.close_time is not None

@@ -9,7 +9,7 @@ import pytest
 from temporalio.common import SearchAttributeKey
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Redrive, Registry, RunStatus, Terminal
-from redrive.contracts import RunView
+from redrive.contracts import LABELS_ATTRIBUTE, RunView
 from redrive.errors import ScheduleExists, ScheduleNotFound, UnknownPipeline
 from redrive.schedules import NewSchedule, Overlap, ScheduleSummary
 from tests.conftest import Running, WorkerFactory, eventually
@@ -125,7 +125,7 @@ async def test_a_name_is_used_once_by_a_tenant(worker: WorkerFactory, registry: 
 
 
 async def test_a_triggered_run_is_a_run_like_any_other(worker: WorkerFactory, registry: Registry) -> None:
-    """It has its tenant, pipeline and search attributes, the steps of today's code, and its own id in its keys."""
+    """It has its tenant, pipeline and labels, also in lists, the steps of today's code, and its own id in its keys."""
     keys: list[str] = []
 
     @registry.module("good")
@@ -134,9 +134,10 @@ async def test_a_triggered_run_is_a_run_like_any_other(worker: WorkerFactory, re
         return given
 
     Pipeline("good", good, registry=registry)
-    wanted = new_schedule()
+    labels = {"mission_id": "42", "stage_id": "2"}
+    wanted = new_schedule(labels=labels)
     async with worker() as running:
-        await running.redrive.schedules.create(wanted)
+        created = await running.redrive.schedules.create(wanted)
         run_id = await running.redrive.schedules.trigger(wanted.tenant, wanted.name)
         assert run_id
         view = await ended(running.redrive, run_id)
@@ -144,6 +145,9 @@ async def test_a_triggered_run_is_a_run_like_any_other(worker: WorkerFactory, re
         described = await running.temporal.get_workflow_handle(run_id).describe()
         await running.redrive.schedules.delete(wanted.tenant, wanted.name)
     assert (view.status, view.tenant, view.pipeline) == (RunStatus.SUCCESS, wanted.tenant, "good")
+    assert (created.labels, view.labels) == (labels, labels)
+    pairs = described.typed_search_attributes.get(SearchAttributeKey.for_keyword_list(LABELS_ATTRIBUTE))
+    assert pairs == ["mission_id=42", "stage_id=2"]
     assert described.typed_search_attributes.get(SearchAttributeKey.for_keyword("RedriveTenant")) == wanted.tenant
     assert described.typed_search_attributes.get(SearchAttributeKey.for_keyword("RedrivePipeline")) == "good"
     assert [each.run_id for each in shown.recent] == [run_id]

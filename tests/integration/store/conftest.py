@@ -1,5 +1,6 @@
 """A PostgreSQL of these tests' own: they make roles, which belong to a whole server."""
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import AsyncIterator
@@ -19,9 +20,9 @@ from tests.integration.store.letters import new_tenant
 _NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-async def server_url() -> AsyncIterator[str]:
-    """The address of a server whose database nobody has migrated, without the database's name."""
+@contextlib.asynccontextmanager
+async def postgres_server() -> AsyncIterator[str]:
+    """Run a PostgreSQL, and yield its address without a database's name."""
     with tempfile.TemporaryDirectory(prefix="redrive-test-", ignore_cleanup_errors=True) as path:
         state_dir = Path(path)
         state_dir.chmod(0o711)
@@ -29,6 +30,13 @@ async def server_url() -> AsyncIterator[str]:
         async with Stack(settings, state_dir=state_dir, workers=0) as stack:
             yield owner_url(stack.info).rpartition("/")[0]
         await wipe(state_dir)
+
+
+@pytest.fixture(scope="session")
+async def server_url() -> AsyncIterator[str]:
+    """The address of a server, without a database's name."""
+    async with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -8,9 +9,16 @@ import pytest
 from redrive.errors import Unavailable
 from redrive.postgres.database import connect
 from redrive.store.migrate import MIGRATIONS, MigrationError, migrate
-from tests.integration.store.conftest import new_database
+from tests.integration.store.conftest import new_database, postgres_server
 
 ALL = [file.stem for file in sorted(MIGRATIONS.glob("*.sql"))]
+
+
+@pytest.fixture(scope="module")
+async def server_url() -> AsyncIterator[str]:
+    """A server of these tests' own: they take its roles away."""
+    async with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from redrive.bulk import BulkCommand, BulkPlan, BulkStart
+from redrive.contracts import ClaimRequest
 from redrive.dead_letters import MalformedCommand, Verb
-from redrive.idempotency.claims import ClaimRequest
 from redrive.idempotency.postgres_claims import claim_key
 from redrive.postgres.database import ACCESS_ROLE, open_pool
 from redrive.postgres.tenancy import Connection, Pool, transaction

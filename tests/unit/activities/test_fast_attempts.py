@@ -31,6 +31,8 @@ from redrive.redaction.redactor import Redactor
 from redrive.workflows.failures import failed_fast
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/nothing"
+# Once: each reads the certificates of the machine.
+HTTP = httpx.AsyncClient()
 
 
 class Number(BaseModel):
@@ -75,7 +77,7 @@ class Bench:
         )
         self._activities = StepActivities(
             registry,
-            httpx.AsyncClient(),
+            HTTP,
             services={},
             user_header="x-user",
             private_addresses=False,

@@ -1,8 +1,11 @@
 """The guard against modules that block the event loop."""
 
 import asyncio
+import signal
+import sys
 import threading
 import time
+from asyncio.subprocess import PIPE
 from datetime import timedelta
 
 import pytest
@@ -49,6 +52,33 @@ async def test_a_loop_that_turns_is_left_alone() -> None:
     with StallGuard(timedelta(seconds=0.3), give_up=lambda: given_up.append(True)):
         await asyncio.sleep(0.45)
     assert given_up == []
+
+
+FROZEN = """
+import asyncio
+from datetime import timedelta
+from redrive.activities.worker_health import StallGuard
+
+async def main():
+    with StallGuard(timedelta(seconds=1)):
+        print("ready", flush=True)
+        await asyncio.to_thread(input)
+        await asyncio.sleep(1.5)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_was_frozen_continues() -> None:
+    """A laptop that slept, or a machine that was paused: the guard was frozen as well, and no module blocks."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", FROZEN, stdin=PIPE, stdout=PIPE)
+    assert process.stdout
+    await process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    await process.communicate(b"\n")
+    assert process.returncode == 0
 
 
 async def test_the_guard_ends_with_its_worker() -> None:

@@ -17,6 +17,7 @@ CASES = [
     (RPCError("away", RPCStatusCode.UNAVAILABLE, b""), Reaction.WAIT),
     (asyncpg.ConnectionDoesNotExistError("closed"), Reaction.WAIT),
     (asyncpg.InterfaceError("pool is closing"), Reaction.WAIT),
+    (asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"), Reaction.WAIT),
     (asyncpg.UndefinedTableError("not migrated"), Reaction.WAIT),
     (asyncpg.DataError("this very value"), Reaction.TRY_AGAIN),
     (RuntimeError("a mistake of ours"), Reaction.TRY_AGAIN),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.bridges.events.settings import EVENT_LIMIT
 from redrive.bridges.labels import LOOKED_AT, Labels, labels_of
-from redrive.bridges.redis.stream import EVENT_LIMIT
 from redrive.errors import TooLarge
 from redrive.events import parse_envelope
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.connection import connect_temporal, database_url, stack_directory
+from redrive.connection import connect_service, connect_temporal, database_url, stack_directory
 from redrive.errors import NotConfigured, Unavailable
 from redrive.processes.temporal import connect_with_retries
 from redrive.settings import Settings
@@ -32,6 +32,34 @@ async def test_nothing_named_is_an_error_that_says_what_to_set() -> None:
             await connect(Settings(**NOTHING))
     with pytest.raises(NotConfigured, match="set DATABASE_URL"):
         database_url(Settings(**NOTHING))
+
+
+PLACES = [
+    ({}, "there is no Temporal server here"),
+    ({"REDRIVE_STATE_DIR": "other"}, "other does not run"),
+    ({"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "no Temporal server answers at 127.0.0.1:1 "),
+    ({"TEMPORAL_ADDRESS": "127.0.0.1:1", "REDRIVE_STATE_DIR": "other"}, "no Temporal server answers at 127.0.0.1:1 "),
+    ({"TEMPORAL_PROFILE": "two"}, "no Temporal server answers at 127.0.0.1:2 "),
+    ({"TEMPORAL_PROFILE": "two", "TEMPORAL_ADDRESS": "127.0.0.1:1"}, "no Temporal server answers at 127.0.0.1:1 "),
+]
+
+
+@pytest.mark.parametrize(("environment", "said"), PLACES)
+async def test_lists_ask_the_server_that_all_else_asks(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str
+) -> None:
+    """They read no settings; which server it is depends on the same variables, in the same order."""
+    (elsewhere / "other").mkdir()
+    (elsewhere / "none.toml").write_text('[profile.two]\naddress = "127.0.0.1:2"\n')
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    refusals = []
+    for connection in (connect_temporal(Settings()), connect_service()):
+        with pytest.raises(Unavailable) as refused:
+            await connection
+        refusals.append(str(refused.value))
+    assert said in refusals[0]
+    assert refusals[0] == refusals[1]
 
 
 async def test_a_state_directory_is_this_stack_or_an_error(elsewhere: Path) -> None:

@@ -18,7 +18,8 @@ from structlog.typing import EventDict
 
 from redrive.categories import Category
 from redrive.errors import ServiceError, Terminal
-from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, Refusal, ServiceClient, ServiceResponse
+from redrive.http import EXCERPT_LIMIT, REDIRECT_LIMIT, Refusal, ServiceClient, ServiceResponse, new_http_client
+from redrive.network import certificates
 from redrive.policy import NoJitter, RetryPolicy
 from redrive.settings import ServiceSettings
 from tests.unit.redrive.conftest import Server, endless, hang, raw, reply, reset
@@ -566,3 +567,11 @@ async def test_cancelled_call_frees_its_connection(stage: Stage) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (await stage.client().get("/x", operation="read")).status == 200
+
+
+async def test_certificates_are_read_once_in_a_process() -> None:
+    """A second connection pool trusts whom the first one does, without reading the machine's files again."""
+    for _ in range(2):
+        async with new_http_client():
+            pass
+    assert certificates.cache_info().misses == 1

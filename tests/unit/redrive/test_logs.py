@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+from temporalio.exceptions import ApplicationError
 
 from redrive.logs import FIELDS, OUTAGE_INTERVAL, Format, Level, Outages, configure_logging, get_logger
 from redrive.redaction.redactor import MARK, Redactor
@@ -158,6 +159,19 @@ def test_outage_that_libraries_tell_of_is_one_line_without_a_traceback() -> None
         first, second = (_failure(ConnectionRefusedError(), logger) for _ in range(2))
         assert (outages.filter(first), outages.filter(second)) == (True, False)
         assert (first.getMessage(), first.exc_info) == (event, None)
+
+
+def test_failure_that_a_canceled_workflow_did_not_read_is_one_line_without_a_traceback() -> None:
+    """The cancellation counts. A workflow that fails otherwise keeps its traceback, as does an exception of its own."""
+    outages, logger = Outages(), "temporalio.worker._workflow_instance"
+    unread, failed, own = (
+        _failure(error, logger) for error in (ApplicationError("422"), ApplicationError("422"), KeyError())
+    )
+    unread.msg = own.msg = "Future exception was never retrieved\nfuture: <Future finished>"
+    assert [outages.filter(record) for record in (unread, failed, own)] == [True, True, True]
+    assert (unread.getMessage(), unread.exc_info) == ("task.abandoned", None)
+    assert failed.exc_info
+    assert own.exc_info
 
 
 def test_outage_that_every_run_meets_is_one_line_with_a_count(lines: Lines) -> None:

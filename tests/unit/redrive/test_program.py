@@ -1,5 +1,4 @@
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,7 @@ from redrive.processes.program import say_ready
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
-    yield
+def thawed() -> None:
     gc.unfreeze()
 
 

@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from temporalio.exceptions import TimeoutError as TemporalTimeoutError
 
 from redrive.categories import Category
-from redrive.contracts import ERROR_TEXT_LIMIT, Attempt, AttemptError, StepState
+from redrive.contracts import CATEGORY_DETAIL, ERROR_TEXT_LIMIT, Attempt, AttemptError, StepState
 from redrive.workflows.failures import failed_cycle
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -75,6 +75,8 @@ def test_what_the_step_told_is_taken_over() -> None:
         (ApplicationError("Failed decoding arguments"), Category.VALIDATION, "ApplicationError", "Failed decoding"),
         (ApplicationError("something"), Category.UNKNOWN, "ApplicationError", "something"),
         (told("provider_4xx", {"foreign": "details"}), Category.UNKNOWN, "provider_4xx", "stolen"),
+        (told("HTTPError", {CATEGORY_DETAIL: "provider_4xx"}), Category.PROVIDER_4XX, "HTTPError", "stolen"),
+        (told("HTTPError", {CATEGORY_DETAIL: ["provider_4xx"]}), Category.UNKNOWN, "HTTPError", "stolen"),
         (told("KeyError"), Category.UNKNOWN, "KeyError", "stolen"),
         (ServerError("the server failed"), Category.UNKNOWN, "ServerError", "the server failed"),
         (CancelledError("canceled"), Category.UNKNOWN, "CancelledError", "canceled"),

@@ -25,9 +25,19 @@ function fieldsOf(form) {
       (fields[name] ??= []).push(value);
       continue;
     }
+    if (element.hasAttribute("data-labels")) {
+      fields[name] = labelsOf(value);
+      continue;
+    }
     fields[name] = element.hasAttribute("data-json") ? JSON.parse(value) : value;
   }
   return fields;
+}
+
+// "mission_id=42, stage_id=2"; the API refuses what is not a label, with its name.
+function labelsOf(text) {
+  const pairs = text.split(/[\s,]+/).filter(Boolean).map((pair) => pair.split(/=(.*)/s));
+  return Object.fromEntries(pairs.map(([name, value]) => [name, value ?? ""]));
 }
 
 async function send(form) {

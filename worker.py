@@ -23,12 +23,12 @@ from temporalio.worker import (
     WorkerTuner,
 )
 
-from redrive.activities.alerts import AlertActivities, FollowUps
+from redrive.activities.alerts import AlertActivities, AlertWorkflows
 from redrive.activities.breakpoints import open_at_modules
 from redrive.activities.bulk import BulkActivities, BulkPlanActivities
 from redrive.activities.catalog import CatalogActivities
 from redrive.activities.commands import CommandActivities, CommandChecks
-from redrive.activities.dead_letters import LetterRecords, LetterSignals
+from redrive.activities.dead_letters import LetterRecords, LetterReports
 from redrive.activities.maintenance import AuditAnchors, KeyActivities, RetentionActivities
 from redrive.activities.module_threads import ModuleThreads
 from redrive.activities.run_records import DatabaseRecords, RunEnds
@@ -58,7 +58,7 @@ from redrive.resources import Started, started
 from redrive.schedules import keep_schedules
 from redrive.settings import Settings
 from redrive.workflows.bulk_replay import BulkReplay
-from redrive.workflows.dead_letter import AlertFollowUp, DeadLetter
+from redrive.workflows.dead_letter import DeadLetter, DeadLetterQueue, RaiseAlert
 from redrive.workflows.debugging import LongSteps
 from redrive.workflows.inputs import OneInput
 from redrive.workflows.maintenance import AnchorAudit, ExpireKeys, PurgeRecords, RecordKey
@@ -82,8 +82,9 @@ ActivityFunction: TypeAlias = Callable[..., Any]
 WORKFLOWS = [
     ModuleRun,
     ScheduledRun,
+    DeadLetterQueue,
     DeadLetter,
-    AlertFollowUp,
+    RaiseAlert,
     BulkReplay,
     ExpireKeys,
     RecordKey,
@@ -208,7 +209,7 @@ def _run_activities(tools: Tools, slots: StepSlots, ends: RunEnds) -> list[Activ
     settings = tools.settings
     probes = ServiceProbes(tools.http, settings.services, tools.redactor, private_addresses=settings.private_addresses)
     alerts = AlertActivities(tools.http, settings.alerts)
-    tasks = WorkflowTasks(tools.client, _letter_signals(tools), tools.redactor)
+    tasks = WorkflowTasks(tools.client, _letter_reports(tools), tools.redactor)
     keys = KeyActivities(tools.client, tools.database, tools.redactor, alerts, tasks=tasks)
     return [
         steps.run_step,
@@ -243,36 +244,37 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
 
 
 def _letter_records(tools: Tools) -> LetterRecords:
-    return LetterRecords(tools.database, _follow_ups(tools), tools.redactor, tools.metrics)
+    return LetterRecords(tools.database, _alert_workflows(tools), tools.redactor, tools.metrics)
 
 
-def _letter_signals(tools: Tools) -> LetterSignals:
-    return LetterSignals(tools.client, _letter_records(tools), tools.redactor, task_queue=tools.settings.task_queue)
+def _letter_reports(tools: Tools) -> LetterReports:
+    return LetterReports(tools.client, _letter_records(tools), tools.redactor, task_queue=tools.settings.task_queue)
 
 
-def _follow_ups(tools: Tools) -> FollowUps:
+def _alert_workflows(tools: Tools) -> AlertWorkflows:
     settings = tools.settings
-    return FollowUps(tools.client, tools.database, task_queue=settings.task_queue, window=settings.alerts.window)
+    return AlertWorkflows(tools.client, tools.database, task_queue=settings.task_queue, window=settings.alerts.window)
 
 
 def _letter_activities(tools: Tools) -> list[ActivityFunction]:
     """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
-    follow_ups, records, signals = _follow_ups(tools), _letter_records(tools), _letter_signals(tools)
+    alert_workflows, records, reports = _alert_workflows(tools), _letter_records(tools), _letter_reports(tools)
     checks = CommandChecks(tools.registry, redactor)
     commands = CommandActivities(
         client,
         database,
         checks,
-        signals,
         redactor=redactor,
         metrics=tools.metrics,
         task_queue=settings.task_queue,
     )
     alerts = AlertActivities(tools.http, settings.alerts)
     return [
-        signals.report_exhausted,
-        signals.report_outcome,
+        reports.report_exhausted,
+        reports.report_outcome,
+        reports.hand_over_reports,
+        records.record_reports,
         records.record_exhausted,
         records.record_outcome,
         records.record_refusal,
@@ -280,7 +282,7 @@ def _letter_activities(tools: Tools) -> list[ActivityFunction]:
         commands.record_continue,
         commands.pass_on_command,
         alerts.raise_alert,
-        follow_ups.take_suppressed,
+        alert_workflows.take_suppressed,
     ]
 
 

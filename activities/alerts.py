@@ -19,8 +19,9 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from redrive.classify import category_of_status
 from redrive.contracts import Activity, Workflow
-from redrive.dead_letters import Alert, FollowUp
+from redrive.dead_letters import Alert, AlertInput
 from redrive.errors import InvalidInput, ServiceError
+from redrive.keys import short_hash
 from redrive.logs import get_logger
 from redrive.network import PRIVATE
 from redrive.postgres.database import Database
@@ -80,8 +81,8 @@ def _sentry(settings: AlertSettings) -> Any:
     return sentry_sdk
 
 
-class FollowUps:
-    """Plan follow-ups, and count the failures that they report."""
+class AlertWorkflows:
+    """Have alerts raised, now or later, and count the failures that they report."""
 
     def __init__(self, client: Client, database: Database, *, task_queue: str, window: timedelta) -> None:
         self._client = client
@@ -89,30 +90,39 @@ class FollowUps:
         self._task_queue = task_queue
         self.window = window
 
-    async def plan(self, alert: Alert) -> None:
-        """Start the follow-up of the alert that suppresses this one, for the end of its window. Twice is harmless."""
+    async def raise_now(self, alert: Alert, cycle: int) -> None:
+        """Have an alert on a cycle of a dead letter raised. Twice is harmless."""
+        await self._start(AlertInput(alert=alert), short_hash(f"{alert.letter.workflow_id} {cycle}"))
+
+    async def follow_up(self, alert: Alert) -> None:
+        """Have the alert that suppresses this one followed up at the end of its window. Twice is harmless."""
         since = await alerts.last_sent(await self._database.pool(), alert.letter.tenant, alert.fingerprint)
         if since is None:
             return
-        follow_up = FollowUp(alert=alert, since=since)
+        delay = max(since + self.window - datetime.now(UTC), timedelta(0))
+        await self._start(AlertInput(alert=alert, since=since), f"{since:%Y%m%dT%H%M%S.%f}", delay)
+
+    async def _start(self, given: AlertInput, name: str, delay: timedelta | None = None) -> None:
+        alert = given.alert
         with contextlib.suppress(WorkflowAlreadyStartedError):
             await self._client.start_workflow(
-                Workflow.ALERT_FOLLOW_UP,
-                follow_up,
-                id=follow_up.workflow_id,
+                Workflow.RAISE_ALERT,
+                given,
+                id=f"alert-{alert.letter.tenant}-{alert.fingerprint}-{name}",
                 task_queue=self._task_queue,
-                start_delay=max(since + self.window - datetime.now(UTC), timedelta(0)),
+                start_delay=delay,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 static_summary=f"{alert.letter.step}: {alert.category}, tenant {alert.letter.tenant}",
             )
 
     @activity.defn(name=Activity.TAKE_SUPPRESSED)
-    async def take_suppressed(self, follow_up: FollowUp) -> int:
+    async def take_suppressed(self, given: AlertInput) -> int:
         """Return how many suppressed failures are reported now."""
-        alert = follow_up.alert
-        pool = await self._database.pool()
-        return await alerts.take_suppressed(pool, alert.letter.tenant, alert.fingerprint, follow_up.since)
+        letter, pool = given.alert.letter, await self._database.pool()
+        if given.since is None:
+            return 0
+        return await alerts.take_suppressed(pool, letter.tenant, given.alert.fingerprint, given.since)
 
 
 async def post_signed(http: httpx.AsyncClient, url: str, body: bytes, secret: SecretStr | None, *, what: str) -> None:

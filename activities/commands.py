@@ -12,7 +12,6 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.activities.dead_letters import LetterSignals
 from redrive.activities.foreign_workflows import ForeignWorkflows
 from redrive.contracts import (
     DOCUMENT_LIMIT,
@@ -24,7 +23,6 @@ from redrive.dead_letter_client import ANSWER_TIMEOUT, DeadLetters
 from redrive.dead_letters import (
     RECORD_BEHIND,
     Answer,
-    Closed,
     CommandRecorded,
     CommandRequest,
     Continue,
@@ -32,7 +30,6 @@ from redrive.dead_letters import (
     LetterCommand,
     LetterId,
     Outcome,
-    PassedOn,
     Replay,
     Resolve,
     Restart,
@@ -134,7 +131,6 @@ class CommandActivities:
         client: Client,
         database: Database,
         checks: CommandChecks,
-        signals: LetterSignals,
         *,
         redactor: Redactor,
         metrics: Metrics,
@@ -143,7 +139,6 @@ class CommandActivities:
         self._client = client
         self._database = database
         self._checks = checks
-        self._signals = signals
         self._redactor = redactor
         self._metrics = metrics
         self._letters = DeadLetters(client, task_queue)
@@ -159,8 +154,6 @@ class CommandActivities:
         self._tell(letter, command, taken.answer)
         if not taken.obey:
             return CommandRecorded(answer=taken.answer)
-        if status_after(command).closed:
-            await self._signals.close(letter, Closed(status=status_after(command), revision=request.revision))
         completed = self._checks.completed(letter.step, command)
         return CommandRecorded(answer=taken.answer, command=completed, reads=self._checks.reads(request.steps))
 
@@ -180,19 +173,17 @@ class CommandActivities:
         return Answer(request_id=command.request_id, accepted=True, message=message, status=status)
 
     @activity.defn(name=Activity.PASS_ON_COMMAND)
-    async def pass_on_command(self, letter: LetterId, command: LetterCommand) -> PassedOn:
+    async def pass_on_command(self, letter: LetterId, command: LetterCommand) -> Answer:
         """Pass a command on to its run and return the answer. Without a run, carry out what is possible."""
         async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
             if letter.foreign:
                 answer = await self._foreign.ask(letter, storable(command, self._redactor))
             else:
                 answer = await self._letters.ask_run(letter.run_id, command)
-        if answer is not None:
-            return PassedOn(answer=answer)
-        answer = await self._without_run(letter, command)
-        self._tell(letter, command, answer)
-        state = await dead_letters.load_state(await self._database.pool(), letter)
-        return PassedOn(answer=answer, status=state.status if state else None)
+        if answer is None:
+            answer = await self._without_run(letter, command)
+            self._tell(letter, command, answer)
+        return answer
 
     async def _without_run(self, letter: LetterId, command: LetterCommand) -> Answer:
         pool = await self._database.pool()

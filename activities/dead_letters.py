@@ -1,6 +1,6 @@
-"""Dead letters: the signals that a run sends to their workflows, and their records in Postgres.
+"""Dead letters: what runs report of them to their tenant's queue, and their records in PostgreSQL.
 
-A missing workflow is started. Records are written, read, logged and counted.
+A missing queue is started. Records are written, logged and counted.
 """
 
 import asyncio
@@ -10,29 +10,25 @@ from typing import Final
 import structlog
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.common import (
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from redrive.activities.alerts import FollowUps
+from redrive.activities.alerts import AlertWorkflows
 from redrive.classify import fingerprint
 from redrive.contracts import Activity, Workflow
+from redrive.dead_letter_queue import signal_of, signal_queue
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Alert,
-    Closed,
     Exhausted,
     ExhaustedReport,
     LetterId,
     LetterInput,
-    LetterRecorded,
-    LetterSignal,
+    LetterReport,
     LetterStatus,
     MalformedCommand,
     Outcome,
+    OutcomeReport,
+    ReportBatch,
 )
 from redrive.documents import json_size
 from redrive.errors import RedriveError
@@ -43,17 +39,16 @@ from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.redaction.redactor import Redactor
 from redrive.store.dead_letters import records as dead_letters
 from redrive.tracing import labelled, note
-from redrive.visibility import search_attributes
 
-# How long a run waits for the database; after that, the dead letter's workflow writes for it.
+# How long a run waits for the database; after that, its tenant's queue writes for it.
 LONGEST: Final = timedelta(seconds=1)
 _OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
 
 log = get_logger(__name__)
 
 
-class LetterSignals:
-    """Signal dead letters. Signalling one twice is harmless."""
+class LetterReports:
+    """Report to dead letter queues. Reporting twice is harmless."""
 
     def __init__(self, client: Client, records: "LetterRecords", redactor: Redactor, *, task_queue: str) -> None:
         self._client = client
@@ -63,69 +58,42 @@ class LetterSignals:
 
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
-        """Report to the dead letter that its step is exhausted: the facts, redacted."""
-        await self.send_exhausted(report.redacted(await self._snapshot(report), self._redactor.text))
+        """Report to the queue that a step is exhausted: the facts, redacted."""
+        await self.send(report.redacted(await self._snapshot(report), self._redactor.text))
 
-    async def send_exhausted(self, message: Exhausted) -> None:
-        """Send the redacted facts of a failure to its dead letter."""
-        letter = message.letter
-        summary = f"{letter.module} of {message.pipeline}, tenant {letter.tenant}"
-        attributes = search_attributes(
-            tenant=letter.tenant,
-            pipeline=message.pipeline,
-            status=LetterStatus.PENDING,
-            failed_step=letter.module,
-            category=message.cycle.category,
-        )
-        await self._signal(letter, LetterSignal.EXHAUSTED, message, attributes=attributes, summary=summary)
+    async def send(self, report: LetterReport) -> None:
+        """Send redacted facts to the queue."""
+        await signal_queue(self._client, self._task_queue, report)
 
     @activity.defn(name=Activity.REPORT_OUTCOME)
     async def report_outcome(self, letter: LetterId, outcome: Outcome) -> None:
-        """Record how a replay ended. If that fails, the dead letter's workflow records it; otherwise it can end."""
-        status = await self._record(letter, outcome)
-        if status is None:
-            await self._signal(letter, LetterSignal.OUTCOME, outcome)
-        elif status.closed:
-            await self.close(letter, Closed(status=status, revision=outcome.revision))
-
-    async def _record(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
+        """Record how a replay ended. If that fails, the queue records it."""
         try:
             async with asyncio.timeout(LONGEST.total_seconds()):
-                return await self._records.record_outcome(letter, outcome)
+                status = await self._records.record_outcome(letter, outcome)
         except (RedriveError, *DATABASE_ERRORS) as error:
             log.warning("dead_letter.outcome_not_written", dlq_id=letter.workflow_id, error_type=type(error).__name__)
-            return None
+            status = None
+        if status is None:
+            await self.send(OutcomeReport(letter=letter, outcome=outcome))
 
-    async def close(self, letter: LetterId, closed: Closed) -> None:
-        """Let the dead letter's workflow end, if it is there: its record is closed."""
-        try:
-            await self._client.get_workflow_handle(letter.workflow_id).signal(LetterSignal.CLOSED, closed)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-
-    async def _signal(
-        self,
-        letter: LetterId,
-        signal: str,
-        message: Exhausted | Outcome,
-        *,
-        attributes: TypedSearchAttributes | None = None,
-        summary: str | None = None,
-    ) -> None:
-        await self._client.start_workflow(
-            Workflow.DEAD_LETTER,
-            LetterInput(letter=letter),
-            id=letter.workflow_id,
-            task_queue=self._task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            start_signal=signal,
-            start_signal_args=[message],
-            search_attributes=attributes,
-            static_summary=summary,
-            priority=turn_of(letter.tenant),
-        )
+    @activity.defn(name=Activity.HAND_OVER_REPORTS)
+    async def hand_over_reports(self, batch: ReportBatch) -> None:
+        """Give each report to the workflow of its dead letter, which is started if it does not run."""
+        for report in batch.reports:
+            letter = report.letter
+            await self._client.start_workflow(
+                Workflow.DEAD_LETTER,
+                LetterInput(letter=letter),
+                id=letter.workflow_id,
+                task_queue=self._task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal=signal_of(report),
+                start_signal_args=[report],
+                static_summary=f"{letter.module}, tenant {letter.tenant}",
+                priority=turn_of(letter.tenant),
+            )
 
     async def _snapshot(self, report: ExhaustedReport) -> object:
         # Measured first: what is not kept is not redacted.
@@ -138,20 +106,46 @@ class LetterSignals:
 class LetterRecords:
     """Keep the records of dead letters."""
 
-    def __init__(self, database: Database, follow_ups: FollowUps, redactor: Redactor, metrics: Metrics) -> None:
+    def __init__(self, database: Database, alerts: AlertWorkflows, redactor: Redactor, metrics: Metrics) -> None:
         self._database = database
-        self._follow_ups = follow_ups
+        self._alerts = alerts
         self._redactor = redactor
         self._metrics = metrics
 
+    @activity.defn(name=Activity.RECORD_REPORTS)
+    async def record_reports(self, batch: ReportBatch) -> list[int]:
+        """Write reports in their sequence; return the places of those that could not be written."""
+        left: list[int] = []
+        for place, report in enumerate(batch.reports):
+            try:
+                is_written = await self._record(report)
+            except (RedriveError, *DATABASE_ERRORS) as error:
+                log.warning(
+                    "dead_letter.not_written", dlq_id=report.letter.workflow_id, error_type=type(error).__name__
+                )
+                return [*left, *range(place, len(batch.reports))]
+            except Exception:
+                # The others must not wait for it.
+                log.exception("dead_letter.not_written", dlq_id=report.letter.workflow_id)
+                is_written = False
+            if not is_written:
+                left.append(place)
+        return left
+
+    async def _record(self, report: LetterReport) -> bool:
+        if isinstance(report, Exhausted):
+            await self.record_exhausted(report)
+            return True
+        return await self.record_outcome(report.letter, report.outcome) is not None
+
     @activity.defn(name=Activity.RECORD_EXHAUSTED)
-    async def record_exhausted(self, message: Exhausted) -> LetterRecorded:
-        """Write the record, or append a cycle to it."""
+    async def record_exhausted(self, message: Exhausted) -> None:
+        """Write the record, or append a cycle to it, and have the alert raised that is due."""
         pool = await self._database.pool()
-        recorded = await dead_letters.record_exhausted(pool, message, self._follow_ups.window)
+        recorded = await dead_letters.record_exhausted(pool, message, self._alerts.window)
         if message.again and not recorded.is_new:
             log.warning("dead_letter.reported_again", dlq_id=message.letter.workflow_id, run_id=message.letter.run_id)
-            return LetterRecorded(status=recorded.state.status)
+            return
         with structlog.contextvars.bound_contextvars(**message.labels), labelled(message.labels):
             note(run_id=message.letter.run_id)
             log.warning(
@@ -171,8 +165,9 @@ class LetterRecords:
                 self._metrics.replayed("exhausted")
         alert = _alert(message, max(recorded.alert_count, 0))
         if recorded.alert_count < 0:
-            await self._follow_ups.plan(alert)
-        return LetterRecorded(status=recorded.state.status, alert=alert if alert.count else None)
+            await self._alerts.follow_up(alert)
+        elif alert.count:
+            await self._alerts.raise_now(alert, message.cycle.cycle)
 
     @activity.defn(name=Activity.RECORD_OUTCOME)
     async def record_outcome(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:

@@ -18,7 +18,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionDescri
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.activities.dead_letters import LetterSignals
+from redrive.activities.dead_letters import LetterReports
 from redrive.categories import Category
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, DEFAULT_TENANT, ERROR_TEXT_LIMIT, Attempt, FailedCycle
 from redrive.dead_letters import (
@@ -49,9 +49,9 @@ _CAUSE_PREFIX: Final = "WORKFLOW_TASK_FAILED_CAUSE_"
 class WorkflowTasks:
     """Keep the dead letters of workflows whose tasks fail."""
 
-    def __init__(self, client: Client, signals: LetterSignals, redactor: Redactor) -> None:
+    def __init__(self, client: Client, reports: LetterReports, redactor: Redactor) -> None:
         self._client = client
-        self._signals = signals
+        self._reports = reports
         self._redactor = redactor
 
     async def sweep(self, pool: Pool) -> None:
@@ -78,7 +78,7 @@ class WorkflowTasks:
         if description is None or description.status is not WorkflowExecutionStatus.RUNNING or _fails(description):
             return
         outcome = Outcome(ending=Ending.SUCCEEDED, revision=_revision())
-        await self._signals.report_outcome(letter, outcome)
+        await self._reports.report_outcome(letter, outcome)
 
     async def _open(self, pool: Pool, letter: LetterId) -> None:
         """Report a workflow to its dead letter, if it still fails: lists lag behind."""
@@ -89,7 +89,7 @@ class WorkflowTasks:
         if failure is None:
             return
         state = await load_state(pool, letter)
-        await self._signals.send_exhausted(
+        await self._reports.send(
             Exhausted(
                 letter=letter,
                 pipeline=description.workflow_type,

@@ -81,6 +81,8 @@ class Activity(StrEnum):
     PROBE_SERVICES = "probe_services"
     REPORT_EXHAUSTED = "report_exhausted"
     REPORT_OUTCOME = "report_outcome"
+    RECORD_REPORTS = "record_reports"
+    HAND_OVER_REPORTS = "hand_over_reports"
     RECORD_EXHAUSTED = "record_exhausted"
     RECORD_COMMAND = "record_command"
     RECORD_END = "record_end"

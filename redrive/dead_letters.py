@@ -1,7 +1,7 @@
 """Dead letters: the messages about them, and the decisions on commands. Pure.
 
 A command is what an operator tells a dead letter to do: replay, resolve, discard or restart; or a run: continue. It
-reaches the run, or the dead letter's workflow, which passes it on, as a signal or as an update of the same shape.
+reaches the run, or a dead letter queue, which passes it on, as a signal or as an update of the same shape.
 """
 
 import re
@@ -66,14 +66,10 @@ class Mode(StrEnum):
 
 
 class LetterSignal(StrEnum):
-    """Signals of the dead letter's workflow besides the commands. They come from its run.
-
-    `exhausted` and `outcome` are to be recorded; `closed` says that the record is closed already.
-    """
+    """Signals of a dead letter queue besides the commands: what runs report, which is to be recorded."""
 
     EXHAUSTED = "exhausted"
     OUTCOME = "outcome"
-    CLOSED = "closed"
 
 
 class RunSignal(StrEnum):
@@ -191,7 +187,7 @@ _FOREIGN_STEP: Final = re.compile(r"(.+)@([0-9a-f-]{36})-([0-9]{1,9})", re.DOTAL
 
 
 class LetterId(Message):
-    """Which dead letter: each (run, step) has exactly one."""
+    """Which dead letter: each (run, step) has exactly one. Without a step: the queue `run_id`, in the audit log."""
 
     tenant: str
     run_id: str
@@ -215,7 +211,9 @@ class LetterId(Message):
 
     @property
     def workflow_id(self) -> str:
-        """The id of the dead letter's workflow."""
+        """The id of the record, and of the workflow that writes it late or takes a command for it."""
+        if not self.step:
+            return self.run_id
         if place := self.foreign:
             # Names that others chose may be too long to be part of an id.
             return f"dead-letter-{place.execution}-{place.number}"
@@ -345,6 +343,28 @@ class Outcome(Message):
     run_status: RunStatus | None = Field(default=None, description="what the run becomes with it, if that is news")
 
 
+class OutcomeReport(Message):
+    """An outcome that the run could not record itself."""
+
+    letter: LetterId
+    outcome: Outcome
+
+
+LetterReport = Exhausted | OutcomeReport
+
+
+class ReportBatch(Message):
+    """Reports that a dead letter queue has recorded together, in their sequence."""
+
+    reports: list[LetterReport]
+
+
+class QueueInput(Message):
+    """What starts a dead letter queue."""
+
+    tenant: str
+
+
 class RunDocument(Message):
     """What a command is checked against: a run's original input and state."""
 
@@ -373,11 +393,9 @@ class LetterState(Message):
 
 
 class LetterInput(Message):
-    """What starts a dead letter's workflow; status and revision are carried over by continue-as-new."""
+    """What starts the workflow of one dead letter."""
 
     letter: LetterId
-    status: LetterStatus | None = None
-    revision: int = 0
 
 
 class MalformedCommand(Message):
@@ -403,23 +421,13 @@ class Alert(Message):
     count: int = Field(description="how many dead letters looked alike since the last alert, this one included")
 
 
-class FollowUp(Message):
-    """Report, at the end of an alert's window, how many failures it suppressed."""
+class AlertInput(Message):
+    """An alert to raise: now, or at the end of another one's window, with the number of failures that it suppressed."""
 
-    alert: Alert = Field(description="one of those that were suppressed; its count is not known yet")
-    since: Moment = Field(description="when the alert was raised that suppresses them")
-
-    @property
-    def workflow_id(self) -> str:
-        """One for each alert that suppresses others."""
-        return f"alert-{self.alert.letter.tenant}-{self.alert.fingerprint}-{self.since:%Y%m%dT%H%M%S.%f}"
-
-
-class LetterRecorded(Message):
-    """What the record says after a cycle was written, and the alert that is due."""
-
-    status: LetterStatus
-    alert: Alert | None = None
+    alert: Alert
+    since: Moment | None = Field(
+        default=None, description="when the alert was raised that suppresses this one, whose count is not known yet"
+    )
 
 
 class CommandRequest(Message):
@@ -442,20 +450,6 @@ class CommandRecorded(Message):
         default=None, discriminator="verb", description="as it is carried out now; none: it is not"
     )
     reads: dict[str, list[str] | None] = Field(default_factory=dict, description="what each step's module reads today")
-
-
-class Closed(Message):
-    """The record of a dead letter is closed."""
-
-    status: LetterStatus
-    revision: int | None = Field(default=None, description="the run's number of what closed it; none: a repair")
-
-
-class PassedOn(Message):
-    """The answer to a command that reached the dead letter; its status, if the run is gone and the record was asked."""
-
-    answer: Answer
-    status: LetterStatus | None = None
 
 
 class Reply(Message):

@@ -14,8 +14,8 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from redrive.bulk import BulkView
-from redrive.contracts import RunStatus, RunSummary, SearchAttribute, StepStatus, Workflow
-from redrive.dead_letters import Closed, Ending, LetterId, LetterSignal, LetterStatus, OperationKind, Outcome
+from redrive.contracts import RunStatus, RunSummary, StepStatus
+from redrive.dead_letters import Ending, LetterId, LetterStatus, OperationKind, Outcome
 from redrive.errors import Unavailable
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.tenancy import Pool
@@ -24,7 +24,7 @@ from redrive.store.bulk.operations import abandon_bulk, open_bulks
 from redrive.store.dead_letters.lists import get_letter, open_letters
 from redrive.store.dead_letters.models import LetterRecord, LetterRow
 from redrive.store.dead_letters.records import put_orphaned, put_outcome
-from redrive.visibility import runs_query, shown_value, summary
+from redrive.visibility import runs_query, summary
 
 # How long a record, or a run's last report, may be on its way.
 GRACE: Final = 2.0
@@ -44,8 +44,6 @@ class Kind(StrEnum):
     OUTCOME_LOST = "outcome_lost"
     RUN_GONE = "run_gone"
     NO_ANSWER = "no_answer"
-    WORKFLOW_OPEN = "workflow_open"
-    NO_WORKFLOW = "no_workflow"
     ROW_BEHIND = "row_behind"
     KEY_BEHIND = "key_behind"
     BULK_GONE = "bulk_gone"
@@ -129,15 +127,10 @@ class Reconciliation:
         lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
         parked_at = {_letter_of(run).workflow_id for run in runs}
         distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
-        workflows = await self._open_workflows(tenant)
-        strays = [letter for letter in workflows if letter.workflow_id not in records]
-        alone = parked_at & waiting - {letter.workflow_id for letter in workflows}
         bulks = [bulk for bulk in await open_bulks(self._pool) if tenant in {None, bulk.tenant}]
         problems = [
             *await self._twice(lonely, self._parked_problem, self._have_it_reported),
             *await self._twice(distant, self._open_problem, self._close_or_orphan),
-            *await self._twice(strays, self._stray_problem, self._let_it_end),
-            *await self._twice([records[each] for each in alone], self._alone_problem, self._have_it_started),
             *await self._twice(bulks, self._bulk_problem, self._end_bulk),
             # Afterwards: what was repaired above may have closed a row, and a row a key.
             *await self._missed_runs(tenant),
@@ -180,31 +173,6 @@ class Reconciliation:
             await abandon_bulk(self._pool, problem.tenant, problem.run_id)
         return not self._unattended
 
-    async def _alone_problem(self, row: LetterRow) -> Problem | None:
-        """Check a dead letter that waits for commands, and whose workflow is not listed as open."""
-        record = await get_letter(self._pool, row.tenant, row.id)
-        if record is None or record.status is not LetterStatus.PENDING or row.letter.foreign:
-            return None
-        if await execution_status(self._client, row.id) is WorkflowExecutionStatus.RUNNING:
-            return None
-        if await execution_status(self._client, row.run_id) is not WorkflowExecutionStatus.RUNNING:
-            return None
-        return _problem(Kind.NO_WORKFLOW, row.letter, "the run is parked, its dead letter's workflow is gone")
-
-    async def _have_it_started(self, problem: Problem) -> bool:
-        """Let the run report again: that starts its dead letter's workflow."""
-        await ask_to_report(self._client, problem.run_id)
-        give_up = asyncio.get_running_loop().time() + REPAIR_TIMEOUT
-        while asyncio.get_running_loop().time() < give_up:
-            if await self._alone_problem_is_over(problem.letter):
-                return True
-            await asyncio.sleep(_INTERVAL)
-        return False
-
-    async def _alone_problem_is_over(self, letter: LetterId) -> bool:
-        statuses = [await execution_status(self._client, each) for each in (letter.workflow_id, letter.run_id)]
-        return statuses[0] is WorkflowExecutionStatus.RUNNING or statuses[1] is not WorkflowExecutionStatus.RUNNING
-
     async def _open_records(self, tenant: str | None) -> dict[str, LetterRow]:
         records: dict[str, LetterRow] = {}
         after = None
@@ -216,35 +184,6 @@ class Reconciliation:
     async def _parked_runs(self, tenant: str | None) -> list[RunSummary]:
         query = runs_query(tenant=tenant, status=RunStatus.DLQ_PENDING, pipeline=None)
         return [summary(execution.raw_info) async for execution in self._client.list_workflows(query)]
-
-    async def _open_workflows(self, tenant: str | None) -> list[LetterId]:
-        """Return the dead letters whose workflows are open."""
-        query = f"WorkflowType = '{Workflow.DEAD_LETTER}' AND ExecutionStatus = 'Running'"
-        found = []
-        async for execution in self._client.list_workflows(query):
-            owner = shown_value(execution.typed_search_attributes, SearchAttribute.TENANT)
-            step = shown_value(execution.typed_search_attributes, SearchAttribute.FAILED_STEP)
-            # Started by a command after its record was closed, one has no search attributes, and ends by itself.
-            if owner and step and tenant in {None, owner}:
-                run_id = execution.id.removeprefix("dead-letter-").removesuffix(f"-{step}")
-                found.append(LetterId(tenant=owner, run_id=run_id, step=step))
-        return found
-
-    async def _stray_problem(self, letter: LetterId) -> Problem | None:
-        """Check a workflow that is listed as open and has no open record."""
-        record = await get_letter(self._pool, letter.tenant, letter.workflow_id)
-        if record is None or not record.status.closed:
-            return None
-        if await execution_status(self._client, letter.workflow_id) is not WorkflowExecutionStatus.RUNNING:
-            return None
-        return _problem(Kind.WORKFLOW_OPEN, letter, f"the record is {record.status.value}, its workflow is open")
-
-    async def _let_it_end(self, problem: Problem) -> bool:
-        record = await get_letter(self._pool, problem.tenant, problem.letter.workflow_id)
-        if record is not None and record.status.closed:
-            handle = self._client.get_workflow_handle(problem.letter.workflow_id)
-            await handle.signal(LetterSignal.CLOSED, Closed(status=record.status))
-        return True
 
     async def _twice(
         self,

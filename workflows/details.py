@@ -1,10 +1,11 @@
 """What the Temporal Web UI shows of a run (Markdown). Pure."""
 
 import re
+from collections.abc import Iterable
 
 from redrive.bulk import BulkProgress, BulkStart
 from redrive.contracts import FailedCycle, RunInput, RunStatus, StepState, StepStatus
-from redrive.dead_letters import LetterId
+from redrive.dead_letters import Exhausted, LetterId
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~])")
 _DEAD = {StepStatus.FAILED, StepStatus.DLQ}
@@ -41,6 +42,25 @@ def letter_details(letter: LetterId, pipeline: str, cycle: FailedCycle) -> str:
     return "\n".join(lines)
 
 
+def queue_details(tenant: str, reports: Iterable[Exhausted]) -> str:
+    """Describe a dead letter queue: the last failures that were reported to it, and where to send commands."""
+    lines = [f"Dead letters of tenant **{tenant}** are written here. The last ones:", ""]
+    lines += ["| failed | run | step | error |", "|---|---|---|---|", *map(_queue_row, reports)]
+    lines += [
+        "",
+        "Send commands to the run, or here:",
+        "",
+        *_how_to_replay('"run_id": "its run", "step": "its step", '),
+    ]
+    return "\n".join(lines)
+
+
+def _queue_row(report: Exhausted) -> str:
+    letter, cycle = report.letter, report.cycle
+    error = f"{cycle.category}: {escape(cycle.message, 200)}"
+    return f"| {report.at:%F %T} | {escape(letter.run_id)} | {escape(letter.step)} | {error} |"
+
+
 def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
     """Describe a bulk operation: its progress, who asked for it, and how to stop it."""
     command = start.command
@@ -54,12 +74,12 @@ def bulk_details(start: BulkStart, progress: BulkProgress) -> str:
     return "\n".join(lines)
 
 
-def _how_to_replay() -> list[str]:
+def _how_to_replay(address: str = "") -> list[str]:
     return [
         "To run the step again, send the signal `replay` (More Actions, Send a Signal) with:",
         "",
         "```json",
-        '{"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}',
+        f'{{{address}"request_id": "any-new-id", "requested_by": "you@example.com", "reason": "why"}}',
         "```",
         "",
         'Add `"mode": "STEP_ONLY"`, `"from_step": "…"`, `"input_patch": {…}` or `"policy": {"max_attempts": 5}` '

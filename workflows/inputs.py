@@ -24,7 +24,16 @@ from temporalio.worker import (
 
 from redrive.categories import Category
 from redrive.contracts import INPUT_ELEMENT_LIMIT, MESSAGE_ELEMENT_LIMIT, RUN_ID_LIMIT, RunInput, StepStatus, Workflow
-from redrive.dead_letters import COMMAND_LIMIT, COMMANDS, PROBLEM_LIMIT, Command, Verb
+from redrive.dead_letters import (
+    COMMAND_LIMIT,
+    COMMANDS,
+    PROBLEM_LIMIT,
+    Command,
+    Continue,
+    LetterCommand,
+    LetterId,
+    Verb,
+)
 from redrive.documents import check_payload, json_problem, parse_json, validation_sentence
 from redrive.errors import InvalidInput, TooLarge
 from redrive.field_types import header_problem
@@ -99,21 +108,49 @@ def _refusal(sentence: str) -> ApplicationError:
 
 def read_command(arguments: Sequence[RawValue], verb: str | None = None) -> Command | str:
     """Return an operator's command, or what is wrong with it. `verb` is the signal's name, if that determines it."""
+    value = _command_document(arguments, verb)
+    return value if isinstance(value, str) else _validated_command(value)
+
+
+def read_addressed_command(
+    arguments: Sequence[RawValue], verb: str, tenant: str
+) -> tuple[LetterId, LetterCommand] | str:
+    """Return a command to a dead letter that it names by `run_id` and `step`, or what is wrong with it."""
+    value = _command_document(arguments, verb)
+    if isinstance(value, str):
+        return value
+    run_id, step = value.pop("run_id", None), value.get("step")
+    if not (run_id and isinstance(run_id, str) and step and isinstance(step, str)):
+        return "run_id and step: a command to a dead letter queue names the dead letter's run and step"
+    command = _validated_command(value)
+    if isinstance(command, Continue):
+        return "`continue` is a command for the run, not for a dead letter"
+    if isinstance(command, str):
+        return command
+    return LetterId(tenant=tenant, run_id=run_id, step=step), command
+
+
+def _command_document(arguments: Sequence[RawValue], verb: str | None) -> dict[str, Any] | str:
     if verb is not None and verb not in set(Verb):
         return f"{verb[:64]!r} is not a command; there are {', '.join(Verb)}"
     try:
         value = _only(arguments)
-        # Before anything else walks it: its size may be the problem.
-        problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
-        if problem:
-            return f"the command{problem}"[:PROBLEM_LIMIT]
-        if verb is not None and isinstance(value, dict):
-            value = {**value, "verb": verb}
+    except (ValueError, TooLarge) as error:
+        return f"the command is not JSON: {error}"[:PROBLEM_LIMIT]
+    # Before anything else walks it: its size may be the problem.
+    problem = json_problem(value, MESSAGE_ELEMENT_LIMIT)
+    if problem:
+        return f"the command{problem}"[:PROBLEM_LIMIT]
+    if not isinstance(value, dict):
+        return "the command does not fit: it is no JSON object"
+    return {**value, "verb": verb} if verb is not None else value
+
+
+def _validated_command(value: dict[str, Any]) -> Command | str:
+    try:
         return COMMANDS.validate_python(value)
     except ValidationError as error:
         return f"the command does not fit: {validation_sentence(error)}"[:PROBLEM_LIMIT]
-    except (ValueError, TooLarge) as error:
-        return f"the command is not JSON: {error}"[:PROBLEM_LIMIT]
 
 
 def read_message(model: type[M], arguments: Sequence[RawValue]) -> M | str:

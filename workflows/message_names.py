@@ -27,6 +27,7 @@ _LETTER: Final[Mapping[str, str]] = {
 }
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     Workflow.MODULE_RUN: {**_LETTER, Verb.CONTINUE: "go on with the later steps, after a replay of one step"},
+    Workflow.DEAD_LETTER_QUEUE: _LETTER,
     Workflow.DEAD_LETTER: _LETTER,
     Workflow.BULK_REPLAY: {
         BulkControl.PAUSE: "send nothing more for now",

@@ -13,11 +13,12 @@ from pydantic import Field
 from temporalio import activity, workflow
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.common import RetryPolicy, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 from redrive.contracts import FailedCycle, Message, Workflow
+from redrive.dead_letter_queue import signal_queue
 from redrive.dead_letters import (
     RECORD_BEHIND,
     SNAPSHOT_LIMIT,
@@ -25,11 +26,9 @@ from redrive.dead_letters import (
     CommandRequest,
     Exhausted,
     LetterId,
-    LetterInput,
-    LetterSignal,
-    LetterStatus,
     OperationOptions,
     Outcome,
+    OutcomeReport,
 )
 from redrive.fairness import turn_of
 from redrive.field_types import Moment
@@ -37,7 +36,6 @@ from redrive.payloads import data_converter
 from redrive.plugin.code_lines import CODE_LINE_LIMIT
 from redrive.plugin.operations import Operation
 from redrive.redaction.redactor import Redactor
-from redrive.visibility import search_attributes
 
 REPORT: Final = "redrive.report"
 OUTCOME: Final = "redrive.outcome"
@@ -143,7 +141,7 @@ class ReportActivities:
 
     @activity.defn(name=REPORT)
     async def report(self, given: dict[str, Any]) -> None:
-        """Report to the dead letter that an operation has failed for good: the facts, redacted."""
+        """Report to the queue that an operation has failed for good: the facts, redacted."""
         told = FailureReport.model_validate(given)
         converter = activity.client().data_converter
         redactor = self._redactor(told.hidden)
@@ -166,20 +164,13 @@ class ReportActivities:
                 }
             ),
         )
-        summary = f"{told.letter.module} of {told.workflow_type}, tenant {told.letter.tenant}"
-        attributes = search_attributes(
-            tenant=told.letter.tenant,
-            pipeline=told.workflow_type,
-            status=LetterStatus.PENDING,
-            failed_step=told.letter.module,
-            category=told.cycle.category,
-        )
-        await self._signal(told.letter, LetterSignal.EXHAUSTED, message, attributes, summary)
+        await signal_queue(self._client(), self._task_queue, message)
 
     @activity.defn(name=OUTCOME)
     async def outcome(self, letter: dict[str, Any], outcome: dict[str, Any]) -> None:
-        """Report to the dead letter how it ended."""
-        await self._signal(LetterId.model_validate(letter), LetterSignal.OUTCOME, Outcome.model_validate(outcome))
+        """Report to the queue how a dead letter ended."""
+        report = OutcomeReport(letter=LetterId.model_validate(letter), outcome=Outcome.model_validate(outcome))
+        await signal_queue(self._client(), self._task_queue, report)
 
     @activity.defn(name=RECORD)
     async def record_command(self, given: dict[str, Any]) -> dict[str, Any] | None:
@@ -201,28 +192,6 @@ class ReportActivities:
                 return None
             raise
         return recorded.model_dump(mode="json")
-
-    async def _signal(
-        self,
-        letter: LetterId,
-        signal: LetterSignal,
-        message: Message,
-        attributes: TypedSearchAttributes | None = None,
-        summary: str | None = None,
-    ) -> None:
-        await self._client().start_workflow(
-            Workflow.DEAD_LETTER,
-            LetterInput(letter=letter),
-            id=letter.workflow_id,
-            task_queue=self._task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            start_signal=signal,
-            start_signal_args=[message],
-            search_attributes=attributes,
-            static_summary=summary,
-            priority=turn_of(letter.tenant),
-        )
 
     def _client(self) -> Client:
         """Return a client for Redrive's own workflows, which read Redrive's own messages."""

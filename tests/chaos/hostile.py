@@ -1,7 +1,7 @@
 """`make hostile`: a whole stack under a corpus of hostile documents, by every way in, beside a quiet tenant.
 
 Each document goes to the API with and without a token, onto the Redis stream, to RabbitMQ, into the start of a run and
-as a signal to a parked run's dead letter. Counted at the end: processes that died, answers of 5xx, workflows that are
+as a signal to a dead letter queue. Counted at the end: processes that died, answers of 5xx, workflows that are
 stuck, and how much longer a run of another tenant took meanwhile.
 """
 
@@ -26,7 +26,8 @@ from temporalio.converter import DataConverter
 
 from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.contracts import Broker, Workflow
-from redrive.dead_letters import Verb
+from redrive.dead_letter_queue import queue_id
+from redrive.dead_letters import LetterId, Verb
 from redrive.starter.stack.state import StackInfo
 from tests.acceptance.live import COMMAND, Up, environment, working_directory
 from tests.hostile.documents import Document, around, corpus
@@ -95,11 +96,11 @@ async def over_http(info: StackInfo, secret: str, document: Document, seen: Seen
             seen.answered("page", await admin.get(page, params=parameters))
 
 
-async def over_temporal(client: Client, info: StackInfo, letter: str, document: Document, seen: Seen) -> None:
-    """Start a run by hand with a document, and send it to a dead letter."""
+async def over_temporal(client: Client, info: StackInfo, queue: str, document: Document, seen: Seen) -> None:
+    """Start a run by hand with a document, and send it to a dead letter queue."""
     argument = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=document.data))
     await client.start_workflow(Workflow.MODULE_RUN, argument, id=f"hostile-{uuid.uuid4()}", task_queue=info.task_queue)
-    await client.get_workflow_handle(letter).signal(Verb.REPLAY, argument)
+    await client.get_workflow_handle(queue).signal(Verb.REPLAY, argument)
     seen.sent["start by hand"] += 1
     seen.sent["signal"] += 1
 
@@ -117,13 +118,14 @@ async def over_brokers(stream: redis.Redis, channel: AbstractChannel, document: 
     seen.sent["rabbitmq"] += 2
 
 
-async def park(admin: httpx.AsyncClient) -> str:
-    """Start a run that parks at once, and return the id of its dead letter."""
+async def park(admin: httpx.AsyncClient, info: StackInfo) -> str:
+    """Start a run that parks at once, and return the id of the queue that it reports to."""
     await admin.post("/api/v1/runs", json={"pipeline": "order", "payload": {"item": "lamp", "quantity": 1}})
     while True:
         found = (await admin.get("/api/v1/workflow-dlq")).json()["dead_letters"]
         if found:
-            return str(found[0]["id"])
+            letter = LetterId(tenant=NOISY, run_id=found[0]["run_id"], step=found[0]["step"])
+            return queue_id(letter, info.task_queue)
         await asyncio.sleep(0.2)
 
 
@@ -157,7 +159,7 @@ async def attack(up: Up, info: StackInfo, seen: Seen) -> dict[str, float]:
     channel = await connection.channel()
     await channel.queue_declare("hostile.work", durable=True)
     async with console(info, noisy) as admin, console(info, quiet) as other:
-        letter = await park(admin)
+        queue = await park(admin, info)
         before = [await latency(other) for _ in range(MEASURED)]
         meanwhile: list[float] = []
 
@@ -169,7 +171,7 @@ async def attack(up: Up, info: StackInfo, seen: Seen) -> dict[str, float]:
         measuring = asyncio.create_task(measure())
         for document in corpus():
             await over_http(info, noisy, document, seen)
-            await over_temporal(client, info, letter, document, seen)
+            await over_temporal(client, info, queue, document, seen)
             await over_brokers(stream, channel, document, seen)
         measuring.cancel()
         await asyncio.gather(measuring, return_exceptions=True)

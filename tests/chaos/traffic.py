@@ -24,7 +24,8 @@ from temporalio.service import RPCError
 
 from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
-from redrive.contracts import DEFAULT_TENANT, StartedRun, Workflow
+from redrive.contracts import DEFAULT_TENANT, TASK_QUEUE, StartedRun, Workflow
+from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import Answer, LetterId
 from redrive.errors import InvalidInput, RedriveError, RunNotFound, Unavailable
 from redrive.postgres.database import DRIVER_ERRORS
@@ -186,7 +187,8 @@ class Traffic:
     async def _by_signal(self, letter: LetterId, verb: str, request_id: str) -> None:
         command: dict[str, Any] = {"request_id": request_id, "requested_by": "grace", "reason": "chaos"}
         command |= {"output": {}} if verb == "resolve" else {}
-        await self.client.get_workflow_handle(letter.workflow_id).signal(verb, command)
+        command |= {"run_id": letter.run_id, "step": letter.step}
+        await self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE)).signal(verb, command)
 
     async def operate(self, stop: asyncio.Event) -> None:
         """Be an operator: take dead letters that wait, and send commands."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
@@ -26,6 +26,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from redrive import ModuleContext, Pipeline, Redrive, Registry, StepStatus, Terminal, Transient
 from redrive.contracts import ClaimRequest, RunStatus, SearchAttribute, Workflow
+from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import COMMANDS, Answer, LetterId, Mode, RunSignal, Verb
 from redrive.keys import run_id_for_key
 from redrive.logs import configure_logging
@@ -124,16 +125,23 @@ class Recorder:
         return run_id
 
     async def until_reported(self, letter: LetterId) -> None:
-        """Wait until a dead letter's workflow is there."""
+        """Wait until a dead letter's record is there, or its workflow, which writes it later."""
+        handle = self.client.get_workflow_handle(letter.workflow_id)
 
         async def is_there() -> bool:
-            try:
-                await self.client.get_workflow_handle(letter.workflow_id).describe()
-            except RPCError:
-                return False
-            return True
+            with contextlib.suppress(RPCError):
+                return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+            queue = self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE))
+            history = await queue.fetch_history()
+            told = [event.workflow_execution_signaled_event_attributes.input for event in history.events]
+            return any(letter.run_id.encode() in each.SerializeToString() for each in told) and _has_written(history)
 
         await eventually(is_there)
+
+    def queue_of(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        """Return the dead letter queue that a run reports to."""
+        letter = LetterId(tenant="default", run_id=run_id, step="")
+        return self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE))
 
     def mend(self) -> None:
         """Let all steps work."""
@@ -145,7 +153,6 @@ class Recorder:
         command: Any = COMMANDS.validate_python({"verb": verb, **wording, **fields})
         letter = LetterId(tenant="default", run_id=run_id, step=step)
 
-        await self.until_reported(letter)
         return await self.redrive.dead_letters.send(letter, command)
 
     async def keep(self, name: str, workflow_id: str) -> None:
@@ -163,13 +170,17 @@ class Recorder:
             file.write_text(scrubbed(part))
             print(file.name)
 
-    async def keep_both(self, name: str, run_id: str, step: str = "count-2") -> None:
-        """Store a run that has ended, and the dead letter of its step when it is closed."""
+    async def keep_ended(self, name: str, run_id: str) -> None:
+        """Store a run when it has ended."""
         await ended(self.redrive, run_id)
-        letter = self.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step=step).workflow_id)
-        await letter.result()
         await self.keep(name, run_id)
-        await self.keep(f"letter_{name}", letter.id)
+
+
+def _has_written(history: WorkflowHistory) -> bool:
+    """Tell whether a queue has dealt with all that it was signalled."""
+    kinds = [event.event_type for event in history.events]
+    last = max(place for place, kind in enumerate(kinds) if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    return EventType.EVENT_TYPE_MARKER_RECORDED in kinds[last:]
 
 
 async def _plain(recorder: Recorder) -> None:
@@ -216,7 +227,7 @@ async def _replayed(recorder: Recorder) -> None:
         return (await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **changes)).accepted
 
     await eventually(taken)
-    await recorder.keep_both("replayed", run_id)
+    await recorder.keep_ended("replayed", run_id)
 
 
 async def _step_only(recorder: Recorder) -> None:
@@ -226,7 +237,7 @@ async def _step_only(recorder: Recorder) -> None:
     await recorder.until(run_id, RunStatus.PARTIAL)
     answer = await recorder.redrive.dead_letters.go_on(run_id, requested_by="ada", reason="a history")
     assert answer.accepted, answer
-    await recorder.keep_both("step_only_continued", run_id)
+    await recorder.keep_ended("step_only_continued", run_id)
 
 
 async def _sent_back(recorder: Recorder) -> None:
@@ -242,14 +253,14 @@ async def _sent_back(recorder: Recorder) -> None:
     await eventually(blocked)
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id, "count-1"))
-    await recorder.keep_both("sent_back", run_id, "count-3")
+    await recorder.keep_ended("sent_back", run_id)
 
 
 async def _resolved(recorder: Recorder) -> None:
     """Resolved; a command to the closed letter is answered by a workflow that reads the record."""
     run_id = await recorder.park("resolved", "count-2")
     await _accepted(recorder.command(Verb.RESOLVE, run_id, output={"n": 7}))
-    await recorder.keep_both("resolved", run_id)
+    await recorder.keep_ended("resolved", run_id)
     late = await recorder.command(Verb.REPLAY, run_id, request_id="late")
     assert not late.accepted, late
     letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
@@ -261,40 +272,38 @@ async def _resolved(recorder: Recorder) -> None:
 async def _discarded(recorder: Recorder) -> None:
     """Orders that are refused: unreadable, with a wrong step, with an edit that does not fit. Then discarded."""
     run_id = await recorder.park("discarded", "count-2")
-    letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
-    await letter.signal("replay", "nonsense")
+    await recorder.queue_of(run_id).signal("replay", "nonsense")
     for wrong in ({"from_step": "count-3"}, {"input_patch": {"n": "many"}}):
         answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **wrong)
         assert not answer.accepted, answer
-    # To the run instead of the letter: it does the same thing.
-    command = {"request_id": "to-the-run", "requested_by": "ada", "reason": "a history"}
-    await recorder.client.get_workflow_handle(run_id).signal("discard", command)
-    await recorder.keep_both("discarded", run_id)
+    # To the queue instead of the run: it does the same thing.
+    command = {"request_id": "to-the-queue", "requested_by": "ada", "reason": "a history"}
+    await recorder.queue_of(run_id).signal("discard", command | {"run_id": run_id, "step": "count-2"})
+    await recorder.keep_ended("discarded", run_id)
+    await recorder.keep("queue", recorder.queue_of(run_id).id)
     recorder.mend()
 
 
 async def _canceled_when_parked(recorder: Recorder) -> None:
     run_id = await recorder.park("canceled-when-parked", "count-2")
     await recorder.redrive.cancel(run_id, reason="enough")
-    await recorder.keep_both("canceled_when_parked", run_id)
+    await recorder.keep_ended("canceled_when_parked", run_id)
     recorder.mend()
 
 
 async def _reported_again(recorder: Recorder) -> None:
-    """Its letter was terminated: the run is asked to report again, which starts another one, and is replayed."""
+    """Its queue was terminated: the run is asked to report again, which starts another one, and is replayed."""
     run_id = await recorder.park("reported-again", "count-2")
-    letter = LetterId(tenant="default", run_id=run_id, step="count-2")
-    await recorder.client.get_workflow_handle(letter.workflow_id).terminate()
+    await recorder.queue_of(run_id).terminate()
     await recorder.client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
 
     async def is_open() -> bool:
-        description = await recorder.client.get_workflow_handle(letter.workflow_id).describe()
-        return description.status is WorkflowExecutionStatus.RUNNING
+        return (await recorder.queue_of(run_id).describe()).status is WorkflowExecutionStatus.RUNNING
 
     await eventually(is_open)
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
-    await recorder.keep_both("reported_again", run_id)
+    await recorder.keep_ended("reported_again", run_id)
 
 
 async def _record_timed_out(recorder: Recorder) -> None:
@@ -309,23 +318,25 @@ async def _record_timed_out(recorder: Recorder) -> None:
             return any(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED for event in history.events)
 
         await eventually(is_tried_elsewhere)
-    await _accepted(recorder.command(Verb.DISCARD, run_id))
     await handle.result()
     await recorder.keep("letter_record_timed_out", letter.workflow_id)
+    await recorder.keep("queue_hands_over", recorder.queue_of(run_id).id)
+    await _accepted(recorder.command(Verb.DISCARD, run_id))
     recorder.mend()
 
 
 async def _followed_up(recorder: Recorder) -> None:
     """Failures that look alike: the alert of the first holds the others back, and its follow-up tells of them."""
     run_ids = [await recorder.park(f"follow-up-{number}", "count-2") for number in range(3)]
-    query = f"WorkflowType = '{Workflow.ALERT_FOLLOW_UP}' AND ExecutionStatus = 'Completed'"
+    query = f"WorkflowType = '{Workflow.RAISE_ALERT}' AND ExecutionStatus = 'Completed'"
 
-    async def told() -> str | None:
+    async def told() -> dict[int, str] | None:
         found = [execution.id async for execution in recorder.client.list_workflows(query)]
-        counts = {name: await recorder.client.get_workflow_handle(name).result() for name in found}
-        return next((name for name, count in counts.items() if count), None)
+        raised = {await _activities(recorder.client, name): name for name in found}
+        return raised if raised.keys() == {1, 2} else None
 
-    await recorder.keep("alert_follow_up", await eventually(told))
+    for count, name in (await eventually(told)).items():
+        await recorder.keep("alert" if count == 1 else "alert_follow_up", name)
     for run_id in run_ids:
         await _accepted(recorder.command(Verb.DISCARD, run_id))
     recorder.mend()
@@ -337,17 +348,22 @@ async def _continued(recorder: Recorder) -> None:
     await recorder.keep("continued", run_id)
 
 
-async def _letter_continued(recorder: Recorder) -> None:
-    """Refused so often, by the run and through the letter, that both histories are cut short, then replayed."""
+async def _parked_and_continued(recorder: Recorder) -> None:
+    """Refused so often, by the run and through the queue, that both histories are cut short, then replayed."""
     run_id = await recorder.park("letter-continued", "count-2")
-    letter = recorder.client.get_workflow_handle(LetterId(tenant="default", run_id=run_id, step="count-2").workflow_id)
     for _ in range(8):
         answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
         assert not answer.accepted, answer
-        await letter.signal("replay", "nonsense")
+        await recorder.queue_of(run_id).signal("replay", "nonsense")
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
-    await recorder.keep_both("continued_when_parked", run_id)
+    await recorder.keep_ended("continued_when_parked", run_id)
+    await recorder.keep("queue_continued", recorder.queue_of(run_id).id)
+
+
+async def _activities(client: Client, workflow_id: str) -> int:
+    history = await client.get_workflow_handle(workflow_id).fetch_history()
+    return [event.event_type for event in history.events].count(EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED)
 
 
 _numbers = iter(range(1_000_000))
@@ -421,7 +437,7 @@ async def _by_hand(recorder: Recorder) -> None:
     recorder.mend()
     await _accepted(run.execute_update(Verb.REPLAY, command | {"request_id": "update"}, result_type=Answer))
     await ended(recorder.redrive, run_id)
-    await recorder.keep_both("by_hand", run_id)
+    await recorder.keep_ended("by_hand", run_id)
 
 
 async def _fast(recorder: Recorder) -> None:
@@ -480,7 +496,7 @@ SCENES: list[Scene] = [
     _fast,
     _fast_again,
 ]
-LONG_SCENES: list[Scene] = [_continued, _letter_continued]
+LONG_SCENES: list[Scene] = [_continued, _parked_and_continued]
 
 
 @contextlib.asynccontextmanager

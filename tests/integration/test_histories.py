@@ -46,20 +46,9 @@ RUNS = {
     "fast_replayed",
     "fast_again",
 }
-LETTERS = {
-    "letter_replayed",
-    "letter_step_only_continued",
-    "letter_sent_back",
-    "letter_resolved",
-    "letter_commanded_when_closed",
-    "letter_discarded",
-    "letter_canceled_when_parked",
-    "letter_continued_when_parked_1",
-    "letter_continued_when_parked_2",
-    "letter_reported_again",
-    "letter_by_hand",
-}
+LETTERS = {"queue", "queue_hands_over", "queue_continued_1", "queue_continued_2", "letter_commanded_when_closed"}
 OTHERS = {
+    "alert",
     "alert_follow_up",
     "keys_swept",
     "key_recorded",
@@ -96,6 +85,15 @@ class ChangedLetter:
     @workflow.update(dynamic=True)
     async def take_and_answer(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Take whatever is in the history."""
+
+
+@workflow.defn(name=Workflow.DEAD_LETTER_QUEUE, sandboxed=False)
+class ChangedQueue(ChangedLetter):
+    """A dead letter queue that begins with a wait, as no stored one did."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        await workflow.sleep(timedelta(seconds=1))
 
 
 @workflow.defn(name=Workflow.EXPIRE_KEYS, sandboxed=False)
@@ -143,9 +141,9 @@ class ChangedKeyRecord:
         await workflow.sleep(timedelta(seconds=1))
 
 
-@workflow.defn(name=Workflow.ALERT_FOLLOW_UP, sandboxed=False)
-class ChangedFollowUp:
-    """A follow-up that begins with a wait, as no stored one did."""
+@workflow.defn(name=Workflow.RAISE_ALERT, sandboxed=False)
+class ChangedAlert:
+    """An alert that begins with a wait, as no stored one did."""
 
     @workflow.run
     async def run(self, raw: RawValue) -> None:
@@ -190,9 +188,10 @@ async def test_a_changed_workflow_fails_the_replay(file: Path) -> None:
     """The check can fail: a workflow that begins with another command does not replay."""
     changed: list[type] = [
         ChangedRun,
+        ChangedQueue,
         ChangedLetter,
         ChangedBulk,
-        ChangedFollowUp,
+        ChangedAlert,
         ChangedKeySweep,
         ChangedKeyRecord,
         ChangedPurge,

@@ -1,27 +1,15 @@
 """`redrive reconcile`: each store is damaged in turn, and the damage found, reported and mended."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
-from temporalio.client import ScheduleHandle, WorkflowExecutionStatus
-from temporalio.testing import ActivityEnvironment
+from temporalio.client import ScheduleHandle
 
-from redrive.activities.alerts import AlertActivities
-from redrive.activities.maintenance import KeyActivities
-from redrive.contracts import Workflow
-from redrive.dead_letters import LetterId, LetterInput, LetterStatus
-from redrive.postgres.database import Database
-from redrive.redaction.redactor import Redactor
-from redrive.settings import AlertSettings
-from redrive.starter.stack.state import StackInfo
-from redrive.visibility import search_attributes
+from redrive.dead_letters import LetterId
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator
-from tests.integration.dead_letters.sink import Sink
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +91,7 @@ async def test_record_whose_run_is_gone_is_marked(operator: Operator) -> None:
 
 
 async def _lose_command(operator: Operator, letter: LetterId, status: str) -> None:
-    """Leave what a letter leaves that dies after it has accepted an order and before it has handed it on."""
-    await operator.temporal.get_workflow_handle(letter.workflow_id).terminate()
+    """Leave a record whose command was written and never reached the run."""
     await operator.sql(
         "UPDATE redrive.dead_letters SET status = $2, command_request_id = 'lost' WHERE id = $1",
         letter.workflow_id,
@@ -163,95 +150,3 @@ async def test_the_workers_repair_by_themselves(operator: Operator, sweep: Sched
     await eventually(is_pending, within=60)
     operator.mend()
     assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
-
-
-async def test_workflow_of_a_closed_dead_letter_is_ended(operator: Operator) -> None:
-    """Open for ever, it would be shown as a dead letter that waits."""
-    letter = await operator.park()
-    operator.mend()
-    assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
-    await operator.until(letter, "replayed")
-    handle = operator.temporal.get_workflow_handle(letter.workflow_id)
-    await handle.result()
-    await operator.temporal.start_workflow(
-        Workflow.DEAD_LETTER,
-        LetterInput(letter=letter),
-        id=letter.workflow_id,
-        task_queue=operator.task_queue,
-        search_attributes=search_attributes(
-            tenant=letter.tenant, pipeline=None, status=LetterStatus.PENDING, failed_step=letter.step, category=None
-        ),
-    )
-
-    async def is_found() -> bool:
-        said = await _reconcile(operator, "--repair", "--json")
-        return [(p["kind"], p["repaired"]) for p in said.document["problems"]] == [("workflow_open", True)]
-
-    await eventually(is_found)
-    assert await handle.result() == LetterStatus.REPLAYED
-
-
-async def test_dead_letter_without_its_workflow_gets_one(operator: Operator) -> None:
-    """Terminated by hand, it would be missing in Temporal's Web UI: the run reports again, which starts it."""
-    letter = await operator.park()
-    handle = operator.temporal.get_workflow_handle(letter.workflow_id)
-    await handle.terminate()
-    await _listed(operator, 1)
-
-    async def is_found() -> bool:
-        said = await _reconcile(operator, "--repair", "--json")
-        return [(p["kind"], p["repaired"]) for p in said.document["problems"]] == [("no_workflow", True)]
-
-    await eventually(is_found)
-    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-    assert (await operator.record(letter) or {})["version"] == 1
-    assert (await _reconcile(operator)).code == 0
-
-
-async def test_row_and_key_that_missed_the_end_are_reported_and_settled(operator: Operator) -> None:
-    """The database was down when the run ended: the row says RUNNING, the key is in process."""
-    payload = {"folder": str(operator.folder)}
-    run_id = (await operator.redrive.start("trip", payload, tenant=operator.tenant, key="k")).run_id
-    await operator.redrive.result(run_id)
-    for statement in (
-        "UPDATE redrive.runs SET status = 'RUNNING', closed_at = NULL, updated_at = $2 WHERE run_id = $1",
-        "UPDATE redrive.idempotency_keys SET status = 'processing', updated_at = $2 WHERE run_id = $1",
-    ):
-        await operator.sql(statement, run_id, datetime.now(UTC) - timedelta(minutes=1))
-    said = await _reconcile(operator, "--json")
-    assert (said.code, [problem["kind"] for problem in said.document["problems"]]) == (1, ["row_behind"])
-    mended = await _reconcile(operator, "--repair", "--json")
-    kinds = {(problem["kind"], problem["repaired"]) for problem in mended.document["problems"]}
-    assert (mended.code, kinds) == (0, {("row_behind", True), ("key_behind", True)})
-    (row,) = await operator.sql("SELECT status FROM redrive.runs WHERE run_id = $1", run_id)
-    (key,) = await operator.sql("SELECT status FROM redrive.idempotency_keys WHERE run_id = $1", run_id)
-    assert (row["status"], key["status"]) == ("SUCCESS", "completed")
-
-
-async def test_bulk_operation_without_its_workflow_is_ended_by_a_person_only(
-    operator: Operator, stack: StackInfo
-) -> None:
-    """`bulk show` says so, the workers' own check alerts once, and `--repair` stops it."""
-    await operator.park()
-    begun = await operator.command("bulk", "replay", "--tenant", operator.tenant, *WHY, "--yes", "--json")
-    bulk_id = begun.document["id"]
-    await operator.temporal.get_workflow_handle(bulk_id).result()
-    status = "SELECT status FROM redrive.bulk_operations WHERE id = $1"
-    await operator.sql(
-        "UPDATE redrive.bulk_operations SET status = 'RUNNING', finished_at = NULL WHERE id = $1", bulk_id
-    )
-    assert "its workflow is gone" in (await operator.command("bulk", "show", bulk_id)).err
-    async with (
-        Sink() as webhook,
-        httpx.AsyncClient() as http,
-        Database(stack.database_url.get_secret_value(), max_size=2) as database,
-    ):
-        alerts = AlertActivities(http, AlertSettings(webhook_url=webhook.url))
-        activities = KeyActivities(operator.temporal, database, Redactor(), alerts)
-        for _ in range(2):
-            await ActivityEnvironment().run(activities.expire_keys)
-        assert [alert for alert in webhook.received if bulk_id.encode() in alert.body] == webhook.received[:1]
-    assert [row["status"] for row in await operator.sql(status, bulk_id)] == ["RUNNING"]
-    mended = await _reconcile(operator, "--repair", "--json")
-    assert [(each["kind"], each["repaired"]) for each in mended.document["problems"]] == [("bulk_gone", True)]
-    assert [row["status"] for row in await operator.sql(status, bulk_id)] == ["STOPPED"]

@@ -122,7 +122,7 @@ async def test_no_document_makes_a_5xx(admin: httpx.AsyncClient, case: Case) -> 
     assert met[201] > 0
     assert met[400] > 0
     assert met[422] > 0
-    assert not await stuck(case.letter_workflow("second"))
+    assert not await stuck(case.queue)
     await case.works_still()
 
 

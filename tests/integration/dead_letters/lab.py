@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, RunStatus, Terminal, Transient
 from redrive.contracts import RunView
+from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import COMMANDS, Answer, LetterId, LetterStatus, Verb
 from redrive.errors import Unavailable
 from tests.conftest import eventually
@@ -152,9 +153,14 @@ class Case:
         """The id of a step's dead letter."""
         return LetterId(tenant=self.tenant, run_id=self.run_id, step=step)
 
-    def letter_workflow(self, step: str) -> WorkflowHandle[Any, Any]:
-        """The workflow of a step's dead letter."""
-        return self.temporal.get_workflow_handle(self.letter(step).workflow_id)
+    @property
+    def queue(self) -> WorkflowHandle[Any, Any]:
+        """The dead letter queue that the run reports to."""
+        return self.temporal.get_workflow_handle(queue_id(self.letter("any"), self.task_queue))
+
+    def addressed(self, step: str = "second", **fields: Any) -> dict[str, Any]:
+        """Return a command as the queue takes it."""
+        return wording(run_id=self.run_id, step=step, **fields)
 
     async def start(self, *, pipeline: str = "three", key: str | None = None, **payload: Any) -> None:
         """Start the run."""

@@ -7,7 +7,7 @@ from redrive import RunStatus
 from redrive.dead_letters import LetterStatus
 from redrive.starter.stack.state import StackInfo
 from redrive.starter.stack.temporal_server import find_temporal
-from tests.integration.dead_letters.lab import Case, wording
+from tests.integration.dead_letters.lab import Case
 
 
 async def temporal(stack: StackInfo, *arguments: str) -> str:
@@ -25,11 +25,12 @@ async def temporal(stack: StackInfo, *arguments: str) -> str:
 
 
 async def test_temporal_workflow_signal_replays_a_parked_run(case: Case, stack: StackInfo) -> None:
-    """`temporal workflow signal` to the dead letter takes its run on."""
+    """`temporal workflow signal` to the dead letter queue takes the run on."""
     await case.park("second")
     case.mend()
-    target = ("--workflow-id", case.letter("second").workflow_id)
-    await temporal(stack, "workflow", "signal", *target, "--name", "replay", "--input", json.dumps(wording()))
+    command = json.dumps(case.addressed())
+    target = ("--workflow-id", case.queue.id)
+    await temporal(stack, "workflow", "signal", *target, "--name", "replay", "--input", command)
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
     await case.until_letter("second", LetterStatus.REPLAYED)
 
@@ -46,7 +47,7 @@ async def test_temporal_workflow_signal_without_input_is_refused(case: Case, sta
 async def test_temporal_workflow_update_answers(case: Case, stack: StackInfo) -> None:
     """An update prints the answer."""
     await case.park("second")
-    target = ("--workflow-id", case.letter("second").workflow_id, "--name", "replay")
-    command = json.dumps(wording(from_step="nowhere"))
+    target = ("--workflow-id", case.queue.id, "--name", "replay")
+    command = json.dumps(case.addressed(from_step="nowhere"))
     output = await temporal(stack, "workflow", "update", "execute", *target, "--input", command)
     assert "not one of the steps" in output

@@ -12,7 +12,17 @@ from temporalio.service import RPCError
 
 from redrive import InvalidInput, RunStatus
 from redrive.contracts import Workflow
-from redrive.dead_letters import Answer, LetterInput, LetterStatus, Mode, Verb
+from redrive.dead_letters import (
+    Answer,
+    Ending,
+    LetterInput,
+    LetterSignal,
+    LetterStatus,
+    Mode,
+    Outcome,
+    OutcomeReport,
+    Verb,
+)
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, stuck, wording
 
@@ -52,11 +62,11 @@ MALFORMED: dict[str, list[object]] = {
 }
 
 
-@pytest.mark.parametrize("to", ["letter", "run"])
+@pytest.mark.parametrize("to", ["queue", "run"])
 async def test_malformed_signals_are_refused_and_audited(case: Case, to: str) -> None:
     """Whatever a signal carries, the workflow lives on, and the audit log says what was wrong with it."""
     await case.park("second")
-    handle = case.run if to == "run" else case.letter_workflow("second")
+    handle = case.run if to == "run" else case.queue
     for arguments in MALFORMED.values():
         await handle.signal(Verb.REPLAY, args=arguments)
     rows = await case.refusals(len(MALFORMED))
@@ -66,7 +76,7 @@ async def test_malformed_signals_are_refused_and_audited(case: Case, to: str) ->
         assert len(row["after"]["problem"]) <= 1024, name
         assert (row["actor"], row["after"]["verb"]) == ("unknown", "replay"), name
     assert not await stuck(case.run)
-    assert not await stuck(case.letter_workflow("second"))
+    assert not await stuck(case.queue)
     assert case.service.called == ["first", "second"]
     await case.works_still()
 
@@ -74,20 +84,19 @@ async def test_malformed_signals_are_refused_and_audited(case: Case, to: str) ->
 async def test_malformed_updates_are_answered_and_audited(case: Case) -> None:
     """An update says at once what is wrong with it."""
     await case.park("second")
-    handle = case.letter_workflow("second")
     for name, arguments in MALFORMED.items():
-        answer: Answer = await handle.execute_update(Verb.REPLAY, args=arguments, result_type=Answer)
+        answer: Answer = await case.queue.execute_update(Verb.REPLAY, args=arguments, result_type=Answer)
         assert not answer.accepted, name
         assert answer.message, name
     await case.refusals(len(MALFORMED))
     await case.works_still()
 
 
-@pytest.mark.parametrize("to", ["letter", "run"])
+@pytest.mark.parametrize("to", ["queue", "run"])
 async def test_unknown_signal_is_refused_and_audited(case: Case, to: str) -> None:
     """It is named in the audit log."""
     await case.park("second")
-    handle = case.run if to == "run" else case.letter_workflow("second")
+    handle = case.run if to == "run" else case.queue
     await handle.signal("replya", wording())
     rows = await case.refusals(1)
     assert "replya" in rows[0]["after"]["problem"]
@@ -96,11 +105,11 @@ async def test_unknown_signal_is_refused_and_audited(case: Case, to: str) -> Non
 
 @pytest.mark.parametrize("name", ["exhausted", "outcome", "command"])
 async def test_forged_word_between_workflows_harms_nothing(case: Case, name: str) -> None:
-    """Signals by which run and letter talk to each other are read with the same care."""
+    """Signals by which run and queue talk to each other are read with the same care."""
     await case.park("second")
     forgeries: list[list[object]] = [[], [BINARY], [{}], [wording(), wording()]]
     for arguments in forgeries:
-        await case.letter_workflow("second").signal(name, args=arguments)
+        await case.queue.signal(name, args=arguments)
         await case.run.signal(name, args=arguments)
     await case.works_still()
     assert case.service.called == ["first", "second", "second", "third"]
@@ -128,12 +137,14 @@ async def test_malformed_continue_harms_nothing(case: Case) -> None:
 
 
 @pytest.mark.parametrize("verb", [Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD])
-async def test_signal_to_the_run_does_what_one_to_the_letter_does(case: Case, verb: Verb) -> None:
-    """The run hands it to the dead letter of the step that it is parked at."""
+@pytest.mark.parametrize("to", ["queue", "run"])
+async def test_signal_by_hand_is_carried_out(case: Case, verb: Verb, to: str) -> None:
+    """Sent to the run, or to the queue with the run's id and step."""
     await case.park("second")
     case.mend()
-    message = wording(**({"output": {"step": "x", "n": 1}} if verb is Verb.RESOLVE else {}))
-    await case.run.signal(verb, message)
+    fields: dict[str, Any] = {"output": {"step": "x", "n": 1}} if verb is Verb.RESOLVE else {}
+    message = wording(**fields) if to == "run" else case.addressed(**fields)
+    await (case.run if to == "run" else case.queue).signal(verb, message)
     ends = {Verb.REPLAY: RunStatus.SUCCESS, Verb.RESOLVE: RunStatus.SUCCESS, Verb.DISCARD: RunStatus.FAILED}
     actions = {Verb.REPLAY: "replay_requested", Verb.RESOLVE: "resolved", Verb.DISCARD: "discarded"}
     await case.until(ends[verb])
@@ -184,7 +195,7 @@ async def test_command_for_a_letter_that_never_was_is_refused(case: Case) -> Non
     assert "no dead letter" in answer.message
     malformed: Answer = await _with_start(case, "first", {"reason": "typo"})
     assert not malformed.accepted
-    await case.letter_workflow("first").result()
+    await case.temporal.get_workflow_handle(case.letter("first").workflow_id).result()
     await case.works_still()
 
 
@@ -200,6 +211,29 @@ async def _with_start(case: Case, step: str, message: dict[str, Any]) -> Answer:
         Verb.REPLAY, message, start_workflow_operation=operation, result_type=Answer
     )
     return answer
+
+
+@pytest.mark.parametrize("fields", [{}, {"run_id": "x"}, {"step": "second"}, {"run_id": 7, "step": "second"}])
+async def test_command_to_the_queue_without_an_address_is_refused(case: Case, fields: dict[str, Any]) -> None:
+    """The answer says what is missing."""
+    await case.park("second")
+    answer: Answer = await case.queue.execute_update(Verb.DISCARD, wording(**fields), result_type=Answer)
+    assert not answer.accepted
+    assert "run_id and step" in answer.message
+    [line] = await case.refusals(1)
+    assert line["dead_letter"] == case.queue.id
+    await case.works_still()
+
+
+async def test_report_of_another_tenant_is_refused(case: Case) -> None:
+    """A queue writes what belongs to its tenant, and nothing else."""
+    await case.park("second")
+    foreign = case.letter("second").model_copy(update={"tenant": f"{case.tenant}-b"})
+    outcome = OutcomeReport(letter=foreign, outcome=Outcome(ending=Ending.SUCCEEDED))
+    await case.queue.signal(LetterSignal.OUTCOME, outcome)
+    [line] = await case.refusals(1)
+    assert "another tenant" in line["after"]["problem"]
+    await case.works_still()
 
 
 async def test_of_two_commands_at_once_one_wins(case: Case) -> None:
@@ -257,10 +291,9 @@ async def test_same_request_id_gets_the_first_answer(case: Case) -> None:
     refused = await letters.replay(letter, requested_by="ada", reason="x", input_patch={"nope": 1}, request_id="no")
     case.mend()
     accepted = await letters.replay(letter, requested_by="ada", reason="x", request_id="yes")
-    await case.letter_workflow("second").signal(Verb.REPLAY, wording(request_id="yes"))
+    await case.queue.signal(Verb.REPLAY, case.addressed(request_id="yes"))
     await case.redrive.result(case.run_id)
     await case.until_letter("second", LetterStatus.REPLAYED)
-    await case.letter_workflow("second").result()
     assert await letters.replay(letter, requested_by="bob", reason="y", request_id="no") == refused
     assert await letters.discard(letter, requested_by="bob", reason="y", request_id="yes") == accepted
     assert case.service.called == ["first", "second", "second", "third"]
@@ -274,7 +307,7 @@ async def test_reason_of_five_megabytes_is_refused_before_it_is_sent(case: Case)
     with pytest.raises(InvalidInput, match="reason"):
         await case.redrive.dead_letters.replay(case.letter("second"), requested_by="ada", reason="x" * 5_000_000)
     with pytest.raises(RPCError):
-        await case.letter_workflow("second").signal(Verb.REPLAY, wording(reason="x" * 5_000_000))
+        await case.queue.signal(Verb.REPLAY, case.addressed(reason="x" * 5_000_000))
     await case.works_still()
 
 
@@ -295,17 +328,17 @@ async def test_from_step_that_cannot_be_is_refused(case: Case, fields: dict[str,
     assert await case.audited(answer.request_id, action="refused")
 
 
-async def test_letter_that_was_terminated_answers_again(case: Case) -> None:
-    """Its record is the truth: a command starts its workflow anew, and the run hears of it."""
+async def test_command_needs_no_queue(case: Case) -> None:
+    """One that was terminated by mistake is not missed: the run takes its commands itself."""
     await case.park("second")
-    await case.letter_workflow("second").terminate(reason="by mistake")
+    await case.queue.terminate(reason="by mistake")
     case.mend()
     await case.run.signal(Verb.REPLAY, wording(request_id=uuid.uuid4().hex))
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
     await case.until_letter("second", LetterStatus.REPLAYED)
 
 
-async def test_outcome_reaches_a_letter_that_was_terminated_meanwhile(case: Case) -> None:
+async def test_outcome_is_recorded_without_a_queue(case: Case) -> None:
     """The record does not stay `replaying` for ever."""
     await case.park("second")
     case.mend()
@@ -313,7 +346,7 @@ async def test_outcome_reaches_a_letter_that_was_terminated_meanwhile(case: Case
     policy = {"base": "PT0.2S", "cap": "PT1S", "max_attempts": 50}
     assert (await case.command(Verb.REPLAY, policy=policy)).accepted
     await case.until(RunStatus.RUNNING)
-    await case.letter_workflow("second").terminate(reason="by mistake")
+    await case.queue.terminate(reason="by mistake")
     case.service.flaky.clear()
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
     await case.until_letter("second", LetterStatus.REPLAYED)
@@ -324,8 +357,8 @@ async def test_command_that_reaches_the_run_again_later_is_ignored(case: Case) -
     await case.park("second")
     await case.command(Verb.REPLAY, request_id="once")
     await case.until_letter("second", LetterStatus.PENDING, cycle=2)
-    for handle in (case.run, case.letter_workflow("second")):
-        await handle.signal(Verb.REPLAY, wording(request_id="once"))
+    await case.run.signal(Verb.REPLAY, wording(request_id="once"))
+    await case.queue.signal(Verb.REPLAY, case.addressed(request_id="once"))
     case.mend()
     assert (await case.command(Verb.RESOLVE, output={"step": "x", "n": 1})).accepted
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS

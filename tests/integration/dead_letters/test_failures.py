@@ -13,6 +13,7 @@ import pytest
 
 from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal
+from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
@@ -152,13 +153,14 @@ async def test_worker_killed_between_command_and_outcome_replays_once(scene: Sce
 
 
 async def test_command_given_while_postgres_is_away_is_carried_out_later(scene: Scene) -> None:
-    """The signal waits in the letter's inbox."""
+    """The signal waits in the queue's history."""
     scene.fail("terminal")
     await scene.start()
     await scene.until_record("pending")
     scene.fail(None)
-    handle = scene.redrive._client.get_workflow_handle(scene.letter.workflow_id)
+    handle = scene.redrive._client.get_workflow_handle(queue_id(scene.letter, scene.stack.info.task_queue))
+    command = {"request_id": "later", "requested_by": "ada", "reason": "mended"}
     with stopped(scene.stack.info.children["postgres"]):
-        await handle.signal("replay", {"request_id": "later", "requested_by": "ada", "reason": "mended"})
+        await handle.signal("replay", command | {"run_id": scene.letter.run_id, "step": scene.letter.step})
     await scene.until(RunStatus.SUCCESS)
     await scene.until_record("replayed")

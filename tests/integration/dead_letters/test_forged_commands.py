@@ -60,11 +60,12 @@ async def test_unreadable_command_to_the_run_is_written_down(case: Case) -> None
     await case.works_still()
 
 
-async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
+@pytest.mark.parametrize("to", ["queue", "run"])
+async def test_floods_of_unreadable_signals_leave_few_lines(case: Case, to: str) -> None:
     """Fifty lines, then one whenever their number has doubled; each says how many it speaks of."""
     await case.park("second")
+    target = case.run if to == "run" else case.queue
     for number in range(130):
-        target = case.run if number % 2 else case.letter_workflow("second")
         await target.signal(Verb.REPLAY, {"nonsense": number})
 
     async def all_counted() -> bool:
@@ -74,7 +75,7 @@ async def test_floods_of_unreadable_signals_leave_few_lines(case: Case) -> None:
     await eventually(all_counted)
     lines = await case.refusals(52)
     assert [line["after"]["count"] for line in lines] == [1] * 50 + [14, 64]
-    assert not await stuck(case.letter_workflow("second"))
+    assert not await stuck(target)
     await case.works_still()
 
 

@@ -29,7 +29,7 @@ def argument(data: bytes) -> RawValue:
 
 
 def edit_of(data: bytes, **others: str) -> bytes:
-    """Return an order of its own that puts a document where a number belongs: if it can be read, the run refuses it."""
+    """Return a command that puts a document where a number belongs: if it can be read, the run refuses it."""
     return around("input_patch", around("n", around("more", data)), **wording(**others))
 
 
@@ -49,39 +49,41 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_a_hostile_edit_does_not_hold_up_a_workflow(case: Case, what: str) -> None:
-    """Sent to the dead letter and to the run, by signal and by update, it takes no workflow task its two seconds."""
+    """Sent to the queue and to the run, by signal and by update, it takes no workflow task its two seconds."""
     await case.park("second")
     temporal = plain(case.temporal)
-    letter = temporal.get_workflow_handle(case.letter("second").workflow_id)
+    queue = temporal.get_workflow_handle(case.queue.id)
     run = temporal.get_workflow_handle(case.run_id)
-    for handle in (letter, run):
-        await handle.signal(Verb.REPLAY, argument(edit_of(HOSTILE[what])))
-    await letter.signal(Verb.REPLAY, argument(HOSTILE[what]))
+    address = {"run_id": case.run_id, "step": "second"}
+    await queue.signal(Verb.REPLAY, argument(edit_of(HOSTILE[what], **address)))
+    await run.signal(Verb.REPLAY, argument(edit_of(HOSTILE[what])))
+    await queue.signal(Verb.REPLAY, argument(HOSTILE[what]))
     await run.signal(Verb.REPLAY, argument(HOSTILE[what]))
-    answer = await letter.execute_update(Verb.REPLAY, argument(edit_of(HOSTILE[what])), result_type=dict)
+    answer = await queue.execute_update(Verb.REPLAY, argument(edit_of(HOSTILE[what], **address)), result_type=dict)
     assert not answer["accepted"]
     assert len(answer["message"]) <= 1024
     await case.refusals(5)
-    assert not await stuck(letter)
+    assert not await stuck(queue)
     assert not await stuck(run)
     await case.works_still()
 
 
 async def test_every_document_as_a_signal(case: Case) -> None:
-    """The corpus as signals to one dead letter and its run: both go on, and the run ends well."""
+    """The corpus as signals to a queue and a run: both go on, and the run ends well."""
     await case.park("second")
     temporal = plain(case.temporal)
-    letter = temporal.get_workflow_handle(case.letter("second").workflow_id)
+    queue = temporal.get_workflow_handle(case.queue.id)
     run = temporal.get_workflow_handle(case.run_id)
     for number, document in enumerate(itertools.islice(corpus(8 * 1024), 0, None, THINNED)):
-        data = edit_of(document.data) if number % 3 else document.data
-        await (letter, run)[number % 2].signal(Verb.REPLAY, argument(data))
+        target, address = (run, {}) if number % 2 else (queue, {"run_id": case.run_id, "step": "second"})
+        data = edit_of(document.data, **address) if number % 3 else document.data
+        await target.signal(Verb.REPLAY, argument(data))
     case.patience = 120.0
     # From the fifty-first on they share rows; what is behind them in the inbox is done all the same, see the end.
     await case.refusals(50)
     await case.until_letter("second", LetterStatus.PENDING)
     await case.works_still()
-    assert not await stuck(letter)
+    assert not await stuck(queue)
     assert not await stuck(run)
 
 

@@ -1,6 +1,7 @@
-"""A dead letter that gets so many messages that its history is cut short (continue-as-new)."""
+"""A queue, or a parked run, that gets so many messages that its history is cut short (continue-as-new)."""
 
 import asyncio
+import itertools
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 from redrive.categories import Category
 from redrive.contracts import FailedCycle
+from redrive.dead_letter_queue import queue_id, signal_queue
 from redrive.dead_letters import (
-    Answer,
     Exhausted,
+    LetterId,
     LetterSignal,
     LetterStatus,
     OperationKind,
@@ -24,27 +26,27 @@ from tests.integration.dead_letters.lab import Case, wording
 
 
 async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> None:
-    """Orders, garbage and duplicates that arrive meanwhile are all answered and written down."""
+    """Commands, garbage and duplicates that arrive meanwhile are all answered and written down."""
     await case.park("second")
-    letter = case.letter_workflow("second")
-    began = (await letter.describe()).run_id
+    queue = case.queue
+    began = (await queue.describe()).run_id
     refused = await case.command(Verb.REPLAY, request_id="before", from_step="nowhere")
-    heavy = wording(reason="x" * 900_000)
+    heavy = case.addressed(reason="x" * 900_000)
     for batch in range(6):
-        _, _, *answers = await asyncio.gather(
-            letter.signal(Verb.REPLAY, heavy),
-            letter.signal(Verb.REPLAY, wording(request_id=f"signal-{batch}", from_step="nowhere")),
-            *(case.command(Verb.REPLAY, request_id=f"{batch}-{number}", from_step="nowhere") for number in range(3)),
+        await asyncio.gather(
+            queue.signal(Verb.REPLAY, heavy),
+            *(
+                queue.signal(Verb.REPLAY, case.addressed(request_id=f"{batch}-{number}", from_step="nowhere"))
+                for number in range(4)
+            ),
         )
-        assert not any(isinstance(answer, Answer) and answer.accepted for answer in answers)
 
     async def cut_short() -> bool:
-        return (await letter.describe()).run_id != began
+        return (await queue.describe()).run_id != began
 
     await eventually(cut_short)
     rows = await case.refusals(1 + 6 * 5)
-    expected = {"before"} | {f"signal-{batch}" for batch in range(6)}
-    expected |= {f"{batch}-{number}" for batch in range(6) for number in range(3)}
+    expected = {"before"} | {f"{batch}-{number}" for batch in range(6) for number in range(4)}
     assert {row["request_id"] for row in rows if row["actor"] == "ada"} == expected
     assert len(rows) == 1 + 6 * 5
     assert await case.command(Verb.REPLAY, request_id="before") == refused
@@ -53,11 +55,34 @@ async def test_no_message_is_lost_when_the_history_is_cut_short(case: Case) -> N
     await case.until_letter("second", LetterStatus.REPLAYED)
 
 
-def report_of_another(case: Case) -> Exhausted:
-    """Return a report that can be read, and belongs elsewhere."""
+async def test_no_report_is_lost_when_the_history_is_cut_short(case: Case) -> None:
+    """Large reports arrive while the queue continues as new: each has its record."""
+    await case.park("second")
+    began = (await case.queue.describe()).run_id
+    names = (f"run-{case.name}-{number}" for number in itertools.count())
+    letters = (case.letter("second").model_copy(update={"run_id": name}) for name in names)
+    same_queue = (letter for letter in letters if queue_id(letter, case.task_queue) == case.queue.id)
+    reports = [report_of(letter, "x" * 60_000) for letter in itertools.islice(same_queue, 100)]
+    await asyncio.gather(*(signal_queue(case.temporal, case.task_queue, report) for report in reports))
+
+    async def all_recorded() -> bool:
+        (row,) = await case.rows("SELECT count(*) AS n FROM redrive.dead_letters WHERE tenant = $1", case.tenant)
+        return bool(row["n"] == 1 + len(reports))
+
+    await eventually(all_recorded)
+    await signal_queue(case.temporal, case.task_queue, reports[0])
+
+    async def cut_short() -> bool:
+        return (await case.queue.describe()).run_id != began
+
+    await eventually(cut_short)
+
+
+def report_of(letter: LetterId, payload: str = "") -> Exhausted:
+    """Return a report that can be read."""
     now = datetime.now(UTC)
     cycle = FailedCycle(
-        step="third",
+        step=letter.step,
         cycle=1,
         category=Category.UNKNOWN,
         error_type="E",
@@ -67,10 +92,10 @@ def report_of_another(case: Case) -> Exhausted:
         build_id="",
     )
     return Exhausted(
-        letter=case.letter("third"),
+        letter=letter,
         pipeline="p",
         cycle=cycle,
-        payload={},
+        payload=payload,
         config=OperationOptions(kind=OperationKind.ACTIVITY),
         correlation_id="c",
         key=None,
@@ -80,7 +105,7 @@ def report_of_another(case: Case) -> Exhausted:
     )
 
 
-@pytest.mark.parametrize("to", ["letter", "run", "report"])
+@pytest.mark.parametrize("to", ["queue", "run", "report"])
 async def test_garbage_whose_record_was_not_heard_of_is_recorded_once(
     case: Case, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
@@ -98,10 +123,11 @@ async def test_garbage_whose_record_was_not_heard_of_is_recorded_once(
             raise OSError("the connection broke after the commit")
 
     monkeypatch.setattr(records, "put_malformed", put_and_break)
-    target = case.temporal.get_workflow_handle(case.run_id) if to == "run" else case.letter_workflow("second")
+    target = case.run if to == "run" else case.queue
+    of_another = case.letter("third").model_copy(update={"tenant": "another"})
     name = LetterSignal.EXHAUSTED if to == "report" else Verb.REPLAY
     for number in range(2):
-        await target.signal(name, report_of_another(case) if to == "report" else {"nonsense": number})
+        await target.signal(name, report_of(of_another) if to == "report" else {"nonsense": number})
 
     async def all_asked() -> bool:
         # More, if the machine is slow: a workflow task that is late is repeated.

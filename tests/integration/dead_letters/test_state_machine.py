@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from temporalio.client import WorkflowExecutionStatus
 
 from redrive import Redrive, Registry, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
@@ -178,7 +177,7 @@ class Orders(RuleBasedStateMachine):
     @rule(fields=st.sampled_from([{"mode": "NONE"}, {"reason": 1}, {"surprise": True}]), to_run=st.booleans())
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
     def malformed(self, fields: dict[str, Any], to_run: bool) -> None:
-        self.background.run(self._handle(to_run).signal(Verb.REPLAY, wording(**fields)))
+        self.background.run(self._signal(Verb.REPLAY, fields, to_run=to_run))
 
     @rule(fields=st.sampled_from([{"from_step": "third"}, {"input_patch": {"no": 1}}, {"policy": {"no": 1}}]))
     @precondition(lambda self: self.run_status is RunStatus.DLQ_PENDING)
@@ -203,7 +202,7 @@ class Orders(RuleBasedStateMachine):
         if fault == "freeze":
             self.background.freeze_worker()
         if to_run or fault:
-            self.background.run(self._handle(to_run).signal(verb, message))
+            self.background.run(self._signal(verb, message, to_run=to_run))
             self.tries_lost += fault is not None
             if fault == "kill":
                 self.background.kill_worker()
@@ -226,8 +225,11 @@ class Orders(RuleBasedStateMachine):
             self.letter_status = LetterStatus.DISCARDED
         self.run_status = RunStatus.CANCELED
 
-    def _handle(self, to_run: bool) -> Any:
-        return self.case.run if to_run else self.case.letter_workflow("second")
+    async def _signal(self, verb: Verb, message: dict[str, Any], *, to_run: bool) -> None:
+        if to_run:
+            await self.case.run.signal(verb, wording(**message))
+        else:
+            await self.case.queue.signal(verb, self.case.addressed(**message))
 
     @invariant()
     def agrees_with_the_model(self) -> None:
@@ -240,7 +242,6 @@ class Orders(RuleBasedStateMachine):
         await self.case.until(self.run_status)
         await self.case.until_row(self.run_status)
         await eventually(self._has_told_its_key, within=PATIENCE)
-        await eventually(self._has_its_workflow, within=PATIENCE)
 
         async def called() -> bool:
             return self.seconds <= self.case.service.called.count("second") <= self.seconds + self.tries_lost
@@ -266,11 +267,6 @@ class Orders(RuleBasedStateMachine):
             return key == {"status": "processing", "run_status": None}
         word = "completed" if self.run_status is RunStatus.SUCCESS else "failed"
         return key == {"status": word, "run_status": self.run_status}
-
-    async def _has_its_workflow(self) -> bool:
-        """Tell whether the dead letter's workflow is open exactly as long as its record is."""
-        status = (await self.case.letter_workflow("second").describe()).status
-        return (status is WorkflowExecutionStatus.RUNNING) is not self.letter_status.closed
 
 
 @pytest.mark.timeout(400)

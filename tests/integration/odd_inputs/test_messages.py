@@ -17,7 +17,7 @@ from redrive import Redrive, Registry, RunStatus
 from redrive.bulk import BulkCommand, BulkControl, BulkStart
 from redrive.connection import connect_temporal
 from redrive.contracts import Query, Workflow
-from redrive.dead_letters import LetterId, LetterInput, LetterSignal, RunSignal, Verb
+from redrive.dead_letters import LetterId, LetterInput, LetterSignal, QueueInput, RunSignal, Verb
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
@@ -105,25 +105,33 @@ async def test_no_signal_fails_a_task_of_a_parked_run(case: Case) -> None:
     assert (await case.command(Verb.REPLAY)).accepted
     await case.until(RunStatus.SUCCESS)
     assert await failed_tasks(case.run) == []
-    assert await failed_tasks(case.letter_workflow("second")) == []
+    assert await failed_tasks(case.queue) == []
 
 
-async def test_no_signal_fails_a_task_of_a_dead_letter(case: Case) -> None:
+async def test_no_signal_fails_a_task_of_a_queue(case: Case) -> None:
     """Every signal that the workflow knows, and some that it does not, with every malformed argument."""
     await case.park("second")
-    letter = case.letter_workflow("second")
-    await send_all(letter, [Verb.REPLAY, LetterSignal.EXHAUSTED, "nonsense"])
+    queue = case.queue
+    await send_all(queue, [Verb.REPLAY, LetterSignal.EXHAUSTED, "nonsense"])
     long = {"letter": case.letter("second").model_dump(), "pipeline": "p" * 10_000, "cycle": CYCLE, "payload": {}}
     fields = {"config": {"base": 1, "cap": 2, "max_attempts": 1, "timeout": 1}, "correlation_id": "c", "key": None}
     for at in ("2026-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"):
-        await letter.signal(LetterSignal.EXHAUSTED, args=[of(long | fields | {"started_at": at, "at": at})])
+        await queue.signal(LetterSignal.EXHAUSTED, args=[of(long | fields | {"started_at": at, "at": at})])
     case.mend()
     assert (await case.command(Verb.REPLAY)).accepted
     await case.until(RunStatus.SUCCESS)
-    assert await failed_tasks(letter) == []
+    assert await failed_tasks(queue) == []
 
 
-@pytest.mark.parametrize("kind", [Workflow.MODULE_RUN, Workflow.DEAD_LETTER, Workflow.BULK_REPLAY])
+UPDATED = {
+    Workflow.MODULE_RUN: Verb.CONTINUE,
+    Workflow.DEAD_LETTER_QUEUE: Verb.REPLAY,
+    Workflow.DEAD_LETTER: Verb.REPLAY,
+    Workflow.BULK_REPLAY: BulkControl.PAUSE,
+}
+
+
+@pytest.mark.parametrize("kind", UPDATED)
 async def test_no_update_fails_a_task(lab: Redrive, temporal: Client, settings: Settings, kind: Workflow) -> None:
     """Updates that come with the start, before the workflow has read its input, are answered or end with it."""
     handles = []
@@ -135,11 +143,10 @@ async def test_no_update_fails_a_task(lab: Redrive, temporal: Client, settings: 
             task_queue=settings.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
         )
-        name = "replay" if kind is Workflow.DEAD_LETTER else "continue" if kind is Workflow.MODULE_RUN else "pause"
         try:
             async with asyncio.timeout(60):
                 await temporal.execute_update_with_start_workflow(
-                    name, args=arguments, start_workflow_operation=operation
+                    UPDATED[kind], args=arguments, start_workflow_operation=operation
                 )
         except (UpdateFailed, RPCError):
             pass
@@ -152,6 +159,8 @@ async def test_no_update_fails_a_task(lab: Redrive, temporal: Client, settings: 
 def started_with(kind: Workflow) -> Any:
     """Return an input that a workflow of this kind can read."""
     match kind:
+        case Workflow.DEAD_LETTER_QUEUE:
+            return QueueInput(tenant="acme")
         case Workflow.DEAD_LETTER:
             return LetterInput(letter=LetterId(tenant="acme", run_id="no-such-run", step="second"))
         case Workflow.BULK_REPLAY:
@@ -166,7 +175,7 @@ async def test_no_signal_that_comes_with_the_start_fails_a_task(
 ) -> None:
     """Signals reach a workflow before it has read its input, which may be malformed as well."""
     handles = []
-    for kind in (Workflow.MODULE_RUN, Workflow.DEAD_LETTER, Workflow.BULK_REPLAY, Workflow.PLAN_BULK):
+    for kind in (*UPDATED, Workflow.PLAN_BULK):
         for name in NAMES:
             for arguments in (MALFORMED["encrypted"], MALFORMED["wrong types"]):
                 handle: WorkflowHandle[Any, Any] = await temporal.start_workflow(

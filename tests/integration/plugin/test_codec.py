@@ -9,7 +9,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
 
+from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import LetterStatus
+from redrive.settings import Settings
 from tests.integration.plugin import project
 from tests.integration.plugin.conftest import ProjectFactory
 from tests.integration.plugin.lab import id_of, running
@@ -42,7 +44,9 @@ class Encryption(PayloadCodec):
         return Payload.FromString(self._cipher.decrypt(payload.data[:12], payload.data[12:], None))
 
 
-async def test_nothing_encrypted_leaves_in_clear(new_project: ProjectFactory, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_encrypted_leaves_in_clear(
+    new_project: ProjectFactory, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither histories nor records nor Redrive's logs hold arguments, results or texts of errors."""
     converter = replace(
         DataConverter.default,
@@ -67,8 +71,8 @@ async def test_nothing_encrypted_leaves_in_clear(new_project: ProjectFactory, ca
         assert (await users.command(letter, "replay")).accepted
         assert await handle.result() == "1: shipped o-1 in 3"
         await users.closed(handle, LetterStatus.REPLAYED)
-        dead_letter = users.client.get_workflow_handle(id_of(letter).workflow_id)
-        for history in (await handle.fetch_history(), await dead_letter.fetch_history()):
+        queue = users.client.get_workflow_handle(queue_id(id_of(letter), settings.task_queue))
+        for history in (await handle.fetch_history(), await queue.fetch_history()):
             assert SECRET.encode() not in b"".join(event.SerializeToString() for event in history.events)
         told = [record for record in caplog.records if record.name.startswith("redrive")]
         assert not any(SECRET in record.getMessage() for record in told)

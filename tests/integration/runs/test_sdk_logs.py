@@ -14,9 +14,10 @@ from tests.hostile.secrets import WORD
 from tests.integration.dead_letters.processes import WorkerProcess
 
 
+@pytest.mark.parametrize("kind", [Workflow.DEAD_LETTER_QUEUE, Workflow.DEAD_LETTER])
 @pytest.mark.parametrize("signal", [None, LetterSignal.EXHAUSTED, "replay"])
 async def test_sdk_logs_no_secret_of_an_input_that_it_cannot_decode(
-    stack: StackInfo, temporal: Client, tmp_path: Path, signal: str | None
+    stack: StackInfo, temporal: Client, tmp_path: Path, signal: str | None, kind: Workflow
 ) -> None:
     """An input of a workflow or a signal that does not fit is told without secrets, also by the SDK's native part."""
     queue, workflow_id = f"queue-{uuid.uuid4().hex[:12]}", f"dead-letter-{uuid.uuid4().hex[:12]}"
@@ -25,7 +26,7 @@ async def test_sdk_logs_no_secret_of_an_input_that_it_cannot_decode(
     secret = f"password={WORD}"
     given = {"letter": {"tenant": secret, "run_id": [secret], "step": {"x": secret}}, "surplus": secret}
     await temporal.start_workflow(
-        Workflow.DEAD_LETTER,
+        kind,
         given,
         id=workflow_id,
         task_queue=queue,

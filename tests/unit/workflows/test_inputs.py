@@ -26,17 +26,26 @@ from redrive.contracts import (
 from redrive.dead_letters import (
     COMMAND_LIMIT,
     PROBLEM_LIMIT,
-    Closed,
+    AlertInput,
     Ending,
     Exhausted,
-    FollowUp,
+    LetterId,
     LetterInput,
     Outcome,
+    OutcomeReport,
+    QueueInput,
     Replay,
     Resolve,
     Verb,
 )
-from redrive.workflows.inputs import NOTHING, read_command, read_input, read_message, read_run_input
+from redrive.workflows.inputs import (
+    NOTHING,
+    read_addressed_command,
+    read_command,
+    read_input,
+    read_message,
+    read_run_input,
+)
 
 SNAPSHOTS = [StepSnapshot(name="a", policy=STEP), StepSnapshot(name="b", policy=STEP)]
 
@@ -135,6 +144,35 @@ def test_a_command_that_cannot_be_read_is_answered_with_a_sentence(
     assert len(answer) <= PROBLEM_LIMIT
 
 
+def test_a_command_to_a_queue_names_its_dead_letter() -> None:
+    """By run and step; the rest is as to the run itself."""
+    read = read_addressed_command(signalled({**COMMAND, "run_id": "run-1", "step": "pay"}), "replay", "acme")
+    assert not isinstance(read, str)
+    letter, command = read
+    assert letter == LetterId(tenant="acme", run_id="run-1", step="pay")
+    assert isinstance(command, Replay)
+
+
+@pytest.mark.parametrize(
+    ("value", "verb", "sentence"),
+    [
+        (COMMAND, "replay", "run_id and step"),
+        ({**COMMAND, "run_id": "run-1"}, "replay", "run_id and step"),
+        ({**COMMAND, "run_id": "", "step": "pay"}, "replay", "run_id and step"),
+        ({**COMMAND, "run_id": ["run-1"], "step": "pay"}, "replay", "run_id and step"),
+        ({**COMMAND, "run_id": "run-1", "step": "pay", "colour": "red"}, "replay", "colour"),
+        ({**COMMAND, "run_id": "run-1", "step": "pay"}, "continue", "a command for the run"),
+        ({**COMMAND, "run_id": "run-1", "step": "pay"}, "explode", "'explode' is not a command"),
+        ("mended", "replay", "no JSON object"),
+    ],
+)
+def test_a_command_to_a_queue_that_cannot_be_read_is_named(value: object, verb: str, sentence: str) -> None:
+    """Which field, and what is wrong with it."""
+    answer = read_addressed_command(signalled(value), verb, "acme")
+    assert isinstance(answer, str)
+    assert sentence in answer
+
+
 def test_a_message_of_another_workflow_is_read_or_named() -> None:
     """The owner's word is taken as strictly as an operator's."""
     assert read_message(Outcome, signalled({"ending": "succeeded"})) == Outcome(ending=Ending.SUCCEEDED)
@@ -148,12 +186,14 @@ def test_any_signal_is_a_command_or_a_sentence(data: list[bytes], verb: str | No
     """Nothing makes the readers raise: that would fail the workflow's task for ever."""
     arguments = [raw(part) for part in data]
     assert isinstance(read_command(arguments, verb), str)
+    assert isinstance(read_addressed_command(arguments, verb or "", "acme"), str)
     assert isinstance(read_message(Outcome, arguments), str)
 
 
 MODELS: list[type[BaseModel]] = [
+    QueueInput,
     LetterInput,
-    FollowUp,
+    AlertInput,
     BulkStart,
     BulkCommand,
     Approval,
@@ -162,8 +202,7 @@ MODELS: list[type[BaseModel]] = [
     ResolveRequest,
     SweepInput,
     Exhausted,
-    Outcome,
-    Closed,
+    OutcomeReport,
     BulkControlInput,
     BulkBegin,
 ]

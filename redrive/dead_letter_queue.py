@@ -1,0 +1,48 @@
+"""The dead letter queues of a tenant: workflows that take what runs report of their dead letters, and write it.
+
+A few for each tenant and task queue: reports that arrive together are written together.
+"""
+
+from typing import Final
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+from redrive.contracts import Workflow
+from redrive.dead_letters import Exhausted, LetterId, LetterReport, LetterSignal, QueueInput
+from redrive.fairness import turn_of
+from redrive.keys import short_hash
+from redrive.visibility import search_attributes
+
+# One workflow takes some two hundred signals a second on a cluster.
+QUEUES: Final = 4
+_READABLE: Final = 100
+
+
+def queue_id(letter: LetterId, task_queue: str) -> str:
+    """Return the id of the queue that a dead letter is reported to. No tenant has a dot in its name."""
+    place = task_queue if len(task_queue) <= _READABLE else short_hash(task_queue)
+    return f"dead-letter-queue.{letter.tenant}.{place}.{int(short_hash(letter.run_id), 16) % QUEUES}"
+
+
+def signal_of(report: LetterReport) -> LetterSignal:
+    """Return the name of the signal that carries a report."""
+    return LetterSignal.EXHAUSTED if isinstance(report, Exhausted) else LetterSignal.OUTCOME
+
+
+async def signal_queue(client: Client, task_queue: str, report: LetterReport) -> None:
+    """Signal a report to its queue, which is started if it does not run. Twice is harmless."""
+    tenant = report.letter.tenant
+    await client.start_workflow(
+        Workflow.DEAD_LETTER_QUEUE,
+        QueueInput(tenant=tenant),
+        id=queue_id(report.letter, task_queue),
+        task_queue=task_queue,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal=signal_of(report),
+        start_signal_args=[report],
+        search_attributes=search_attributes(tenant=tenant),
+        static_summary=f"dead letters of tenant {tenant}",
+        priority=turn_of(tenant),
+    )

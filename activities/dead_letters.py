@@ -126,7 +126,7 @@ class LetterRecords:
                 return [*left, *range(place, len(batch.reports))]
             except Exception:
                 # The others must not wait for it.
-                log.exception("dead_letter.not_written", dlq_id=report.letter.workflow_id)
+                log.exception("dead_letter.report_failed", dlq_id=report.letter.workflow_id)
                 is_written = False
             if not is_written:
                 left.append(place)

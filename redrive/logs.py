@@ -102,7 +102,14 @@ _TELLERS: Final = {
 # Of a workflow: an activity failed in the very moment in which the workflow was canceled, which counts.
 _UNREAD: Final = "Future exception was never retrieved"
 # Ours that every run, command or page would repeat while the database is down.
-_OUTAGE_EVENTS: Final = frozenset({"dead_letter.outcome_not_written", "run.row_not_written", "console.database_failed"})
+_OUTAGE_EVENTS: Final = frozenset(
+    {
+        "dead_letter.not_written",
+        "dead_letter.outcome_not_written",
+        "run.row_not_written",
+        "console.database_failed",
+    }
+)
 
 
 class Outages(logging.Filter):

@@ -41,13 +41,13 @@ with workflow.unsafe.imports_passed_through():
 
 # Longer than the activity waits for the run's answer.
 PASS_ON_TIMEOUT = timedelta(seconds=30)
-BATCH_TIMEOUT = timedelta(seconds=5)
+BATCH_TIMEOUT = timedelta(seconds=3)
 HAND_OVER_TIMEOUT = timedelta(seconds=30)
 HAND_OVER_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))
 ONCE = RetryPolicy(maximum_attempts=1)
 # What is handed over travels as one payload, of which Temporal takes 2 MiB.
 BATCH_BYTES = 1024 * 1024
-BATCH_REPORTS = 100
+BATCH_REPORTS = 50
 REPORTS_SHOWN = 10
 COUNT_TIMEOUT = timedelta(seconds=5)
 COUNT_RETRIES = RetryPolicy(maximum_interval=timedelta(seconds=20))

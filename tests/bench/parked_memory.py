@@ -25,12 +25,11 @@ from tests.conftest import owner_url
 BATCH = 200
 AT_ONCE = 50
 SETTLING = 2.0
-# A parked run is two workflows: itself and its dead letter.
-CACHED = Settings.model_fields["max_cached_runs"].default // 2
+CACHED = Settings.model_fields["max_cached_runs"].default
 
 
 class Memory(BaseModel):
-    """Resident memory, in MiB. Growth is per parked run (with its dead letter), while the cache was not full."""
+    """Resident memory, in MiB. Growth is per parked run, while the cache was not full."""
 
     parked: int
     seconds: float

@@ -123,7 +123,6 @@ async def _given(temporal: Client, workflow_id: str) -> AlertInput:
     [given] = await temporal.data_converter.decode(started.input.payloads, [AlertInput])
     delay = started.first_workflow_task_backoff.ToTimedelta()
     assert (delay > timedelta(0)) is (given.since is not None)
-    await handle.terminate()
     return given
 
 

@@ -31,8 +31,9 @@ async def own_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 class Scene:
     """A worker process, a client, and a folder whose files say how the step behaves."""
 
-    def __init__(self, stack: Stack, folder: Path, redrive: Redrive, worker: WorkerProcess) -> None:
+    def __init__(self, stack: Stack, folder: Path, redrive: Redrive, worker: WorkerProcess, task_queue: str) -> None:
         self.stack = stack
+        self.task_queue = task_queue
         self.folder = folder
         self.redrive = redrive
         self.worker = worker
@@ -89,7 +90,7 @@ async def scene(own_stack: Stack, tmp_path: Path) -> AsyncIterator[Scene]:
     await worker.start()
     redrive = Redrive(await connect_temporal(settings), task_queue=queue)
     try:
-        yield Scene(own_stack, tmp_path, redrive, worker)
+        yield Scene(own_stack, tmp_path, redrive, worker, queue)
     finally:
         await worker.stop()
 
@@ -158,7 +159,7 @@ async def test_command_given_while_postgres_is_away_is_carried_out_later(scene: 
     await scene.start()
     await scene.until_record("pending")
     scene.fail(None)
-    handle = scene.redrive._client.get_workflow_handle(queue_id(scene.letter, scene.stack.info.task_queue))
+    handle = scene.redrive._client.get_workflow_handle(queue_id(scene.letter, scene.task_queue))
     command = {"request_id": "later", "requested_by": "ada", "reason": "mended"}
     with stopped(scene.stack.info.children["postgres"]):
         await handle.signal("replay", command | {"run_id": scene.letter.run_id, "step": scene.letter.step})

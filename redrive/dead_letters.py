@@ -362,7 +362,7 @@ class ReportBatch(Message):
 class QueueInput(Message):
     """What starts a dead letter queue."""
 
-    tenant: str
+    tenant: Name
 
 
 class RunDocument(Message):

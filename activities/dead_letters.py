@@ -15,7 +15,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from redrive.activities.alerts import AlertWorkflows
 from redrive.classify import fingerprint
 from redrive.contracts import Activity, Workflow
-from redrive.dead_letter_queue import signal_of, signal_queue
+from redrive.dead_letter_queue import signal_queue
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
     Alert,
@@ -29,6 +29,7 @@ from redrive.dead_letters import (
     Outcome,
     OutcomeReport,
     ReportBatch,
+    signal_of,
 )
 from redrive.documents import json_size
 from redrive.errors import RedriveError

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from redrive.contracts import Workflow
-from redrive.dead_letters import Exhausted, LetterId, LetterReport, LetterSignal, QueueInput
+from redrive.dead_letters import LetterId, LetterReport, QueueInput, signal_of
 from redrive.fairness import turn_of
 from redrive.keys import short_hash
 from redrive.visibility import search_attributes
@@ -23,11 +23,6 @@ def queue_id(letter: LetterId, task_queue: str) -> str:
     """Return the id of the queue that a dead letter is reported to. No tenant has a dot in its name."""
     place = task_queue if len(task_queue) <= _READABLE else short_hash(task_queue)
     return f"dead-letter-queue.{letter.tenant}.{place}.{int(short_hash(letter.run_id), 16) % QUEUES}"
-
-
-def signal_of(report: LetterReport) -> LetterSignal:
-    """Return the name of the signal that carries a report."""
-    return LetterSignal.EXHAUSTED if isinstance(report, Exhausted) else LetterSignal.OUTCOME
 
 
 async def signal_queue(client: Client, task_queue: str, report: LetterReport) -> None:

@@ -353,6 +353,11 @@ class OutcomeReport(Message):
 LetterReport = Exhausted | OutcomeReport
 
 
+def signal_of(report: LetterReport) -> LetterSignal:
+    """Return the name of the signal that carries a report."""
+    return LetterSignal.EXHAUSTED if isinstance(report, Exhausted) else LetterSignal.OUTCOME
+
+
 class ReportBatch(Message):
     """Reports that a dead letter queue has recorded together, in their sequence."""
 

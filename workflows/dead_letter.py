@@ -33,8 +33,9 @@ with workflow.unsafe.imports_passed_through():
         OutcomeReport,
         QueueInput,
         ReportBatch,
+        signal_of,
     )
-    from redrive.workflows.details import letter_details, queue_details
+    from redrive.workflows.details import letter_details, queue_details, queue_row
     from redrive.workflows.inputs import NOTHING, read_addressed_command, read_command, read_input, read_message
     from redrive.workflows.records import RECORD_RETRIES, ReceivedSignals, update_message_id, work_with_record
 
@@ -66,7 +67,7 @@ class DeadLetterQueue:
         self._begun = False
         self._received = ReceivedSignals()
         self._inbox: deque[tuple[LetterReport, int, str]] = deque()
-        self._shown: deque[Exhausted] = deque(maxlen=REPORTS_SHOWN)
+        self._shown: deque[str] = deque(maxlen=REPORTS_SHOWN)
 
     @workflow.run
     async def run(self, raw: RawValue = NOTHING) -> None:
@@ -126,7 +127,7 @@ class DeadLetterQueue:
                 size += length
             else:
                 problem = f"it tells of a dead letter of {report.letter.tenant[:64]!r}, another tenant"
-                await self._refuse(LetterSignal.EXHAUSTED, problem, message_id)
+                await self._refuse(signal_of(report), problem, message_id)
         return batch
 
     async def _write(self, batch: list[LetterReport]) -> None:
@@ -145,7 +146,7 @@ class DeadLetterQueue:
             )
 
     def _show(self, batch: list[LetterReport]) -> None:
-        self._shown.extendleft(report for report in batch if isinstance(report, Exhausted))
+        self._shown.extendleft(queue_row(report) for report in batch if isinstance(report, Exhausted))
         workflow.set_current_details(queue_details(self._tenant, self._shown))
 
 
@@ -258,7 +259,7 @@ class DeadLetter:
         match report:
             case _ if report.letter != self._letter:
                 problem = f"it tells of {report.letter.workflow_id[:PROBLEM_LIMIT]!r}, another dead letter"
-                await self._refuse(LetterSignal.EXHAUSTED, problem, message_id)
+                await self._refuse(signal_of(report), problem, message_id)
             case Exhausted():
                 workflow.set_current_details(letter_details(self._letter, report.pipeline, report.cycle))
                 await work_with_record(Activity.RECORD_EXHAUSTED, report)

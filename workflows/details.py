@@ -42,10 +42,10 @@ def letter_details(letter: LetterId, pipeline: str, cycle: FailedCycle) -> str:
     return "\n".join(lines)
 
 
-def queue_details(tenant: str, reports: Iterable[Exhausted]) -> str:
+def queue_details(tenant: str, rows: Iterable[str]) -> str:
     """Describe a dead letter queue: the last failures that were reported to it, and where to send commands."""
     lines = [f"Dead letters of tenant **{tenant}** are written here. The last ones:", ""]
-    lines += ["| failed | run | step | error |", "|---|---|---|---|", *map(_queue_row, reports)]
+    lines += ["| failed | run | step | error |", "|---|---|---|---|", *rows]
     lines += [
         "",
         "Send commands to the run, or here:",
@@ -55,7 +55,8 @@ def queue_details(tenant: str, reports: Iterable[Exhausted]) -> str:
     return "\n".join(lines)
 
 
-def _queue_row(report: Exhausted) -> str:
+def queue_row(report: Exhausted) -> str:
+    """Describe a failure in one line of a table."""
     letter, cycle = report.letter, report.cycle
     error = f"{cycle.category}: {escape(cycle.message, 200)}"
     return f"| {report.at:%F %T} | {escape(letter.run_id)} | {escape(letter.step)} | {error} |"

@@ -34,7 +34,8 @@ async def pay(ctx: ModuleContext, given: Nothing) -> Paid:
         try:
             await asyncio.shield(call)
         except asyncio.CancelledError:
-            ctx.log.warning("pay.goes_on")
+            task = asyncio.current_task()
+            ctx.log.warning("pay.goes_on", times_told=task.cancelling() if task else 0)
     return call.result()
 
 

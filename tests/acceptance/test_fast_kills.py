@@ -70,6 +70,10 @@ async def _until_dead(worker: WorkerProcess) -> None:
     await eventually(lambda: asyncio.sleep(0, worker.is_dead), within=PATIENCE)
 
 
+async def _until_logged(worker: WorkerProcess, text: str) -> None:
+    await eventually(lambda: asyncio.sleep(0, text in worker.log.read_text()), within=PATIENCE)
+
+
 async def _replays(temporal: Client, run_id: str) -> bool:
     """Tell whether the workflow code takes the same decisions again."""
     replayer = Replayer(
@@ -150,8 +154,10 @@ async def test_a_frozen_worker_that_goes_on_cannot_overwrite_a_newer_result(
     cashier.answer(2)
     result = await redrive.result(run_id)
     frozen.thaw()
+    # By its own clock and by Temporal's. Told later, it would end before it stores its result.
+    await _until_logged(frozen, '"times_told": 2')
     cashier.answer(1)
-    await eventually(lambda: asyncio.sleep(0, '"event": "step.superseded"' in frozen.log.read_text()), within=PATIENCE)
+    await _until_logged(frozen, '"event": "step.superseded"')
 
     assert result.output == {"receipt": 2}
     later = Execution(DEFAULT_TENANT, step_key(run_id, "pay-fast", "run"), run_id, "pay-fast", cycle=2, attempt=1)

@@ -68,12 +68,16 @@ class Call:
 
 @dataclass
 class Service:
-    """The outside world of one case: what is broken, and what it was asked."""
+    """The outside world of one case: what is broken, and what it was asked. It answers while it is open."""
 
     broken: MutableSet[str] = field(default_factory=set)
     flaky: set[str] = field(default_factory=set)
     error: str = "the service is broken"
     calls: list[Call] = field(default_factory=list)
+    is_open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.is_open.set()
 
     def note(self, call: Call) -> None:
         """Remember a call."""
@@ -92,6 +96,7 @@ async def _work(ctx: ModuleContext, given: Given) -> Done:
     service = SERVICES[given.case]
     call = Call(ctx.step, given, ctx.idempotency_key, ctx.run_id, ctx.attempt, ctx.max_attempts)
     service.note(call)
+    await service.is_open.wait()
     if ctx.step in service.broken:
         raise Terminal(service.error)
     if ctx.step in service.flaky:

@@ -290,8 +290,10 @@ async def test_same_request_id_gets_the_first_answer(case: Case) -> None:
     letters, letter = case.redrive.dead_letters, case.letter("second")
     refused = await letters.replay(letter, requested_by="ada", reason="x", input_patch={"nope": 1}, request_id="no")
     case.mend()
+    case.service.is_open.clear()
     accepted = await letters.replay(letter, requested_by="ada", reason="x", request_id="yes")
     await case.queue.signal(Verb.REPLAY, case.addressed(request_id="yes"))
+    case.service.is_open.set()
     await case.redrive.result(case.run_id)
     await case.until_letter("second", LetterStatus.REPLAYED)
     assert await letters.replay(letter, requested_by="bob", reason="y", request_id="no") == refused

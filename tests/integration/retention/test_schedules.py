@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ NAMES = ("redrive-expire-keys", "redrive-anchor-audit", "redrive-purge")
 
 
 @pytest.fixture
-async def schedules(temporal: Client, settings: Settings) -> AsyncIterator[dict[str, ScheduleHandle]]:
-    """The schedules of the test's queue, asked for by two workers."""
+async def schedules(
+    temporal: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[dict[str, ScheduleHandle]]:
+    """The schedules of the test's queue, asked for by two workers.
+
+    None is due within years: the sweep over all runs would delete the rows of runs that Temporal never had.
+    """
+    for interval in ("SWEEP_INTERVAL", "ANCHOR_INTERVAL", "PURGE_INTERVAL"):
+        monkeypatch.setattr(f"redrive.schedules.{interval}", timedelta(days=36_500))
     for _ in range(2):
         await keep_schedules(temporal, settings.task_queue)
     handles = {name: temporal.get_schedule_handle(f"{name}-{settings.task_queue}") for name in NAMES}

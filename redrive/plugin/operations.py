@@ -353,6 +353,10 @@ class WorkflowOperation(PayloadOperation):
         info = workflow.info()
         return _options(self.kind, info.retry_policy, info.task_queue, info.run_timeout, info.execution_timeout)
 
+    def is_unexpected(self, error: BaseException) -> bool:
+        """Tell whether nobody asked for an error, also if it is one of the worker's own failure types."""
+        return not isinstance(error, FailureError) or super().is_unexpected(error)
+
     async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> NoReturn:  # noqa: ARG002
         """Continue as new; waiting clients and parents follow."""
         workflow.continue_as_new(args=self.arguments(patch))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from redrive.categories import Category
 from redrive.contracts import Attempt
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterStatus, OperationKind
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
 from redrive.starter.cli.terminal import Facts, Listing, hint, plain
@@ -164,11 +164,23 @@ def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
 def _next_commands(record: LetterRecord) -> Iterator[Text]:
     if record.status is not LetterStatus.PENDING:
         return
-    verbs = ["restart", "discard"] if record.orphaned else ["replay", "resolve", "discard"]
     if record.blocked_by:
         yield hint(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
+    elif verbs := _verbs(record):
+        others = f", or {' or '.join(verbs[1:])}" if verbs[1:] else ""
+        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`{others}")
     else:
-        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`, or {' or '.join(verbs[1:])}")
+        yield hint("\nthe workflow's own code fails: deploy a fixed worker, and this closes by itself")
+
+
+def _verbs(record: LetterRecord) -> list[str]:
+    """Return the commands that a pending dead letter takes."""
+    if record.orphaned:
+        return ["discard"] if record.letter.foreign else ["restart", "discard"]
+    if record.config.get("kind") == OperationKind.WORKFLOW_TASK:
+        return []
+    can_be_reset = record.letter.foreign and record.config.get("event_id")
+    return ["replay", "resolve", "discard", *(["reset"] if can_be_reset else [])]
 
 
 def stats_view(stats: LetterStats) -> Group:

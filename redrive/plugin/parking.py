@@ -77,16 +77,18 @@ class Parking:
         # Somebody has decided already that this error is raised.
         if any(cause in self._discarded for cause in causes(error)):
             return None
-        if operation.is_marked and not self._parks(operation.name):
+        if operation.is_marked and not self._parks(operation, error):
             return None
         return self._hold(self._park(operation, error))
 
-    def _parks(self, name: str) -> bool:
+    def _parks(self, operation: Operation, error: BaseException) -> bool:
         """Live, the options decide and history records it. In a history replay, history decides."""
+        name = operation.name
         if self._marked.get(name) is True:
             return True
         turn = self._marked.get(name, 0) + 1
-        is_asked = workflow.unsafe.is_replaying() or self._options.takes(workflow.info().workflow_type, name)
+        is_taken = self._options.takes(workflow.info().workflow_type, name) and not operation.is_tried_again(error)
+        is_asked = workflow.unsafe.is_replaying() or is_taken
         # Temporal remembers the first answer to a mark: after a failure that was raised, the next has another mark.
         mark = f"redrive:{name}" if turn == 1 else f"redrive:{name}:{turn}"
         self._marked[name] = (is_asked and workflow.patched(mark)) or turn

@@ -1,13 +1,14 @@
 """What parks, what does not, and what ends a park besides a command."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import CancelledError
 from temporalio.plugin import SimplePlugin
 
@@ -122,6 +123,27 @@ async def test_a_workflow_that_fails_by_an_error_of_its_own_types_parks_too(new_
         with pytest.raises(WorkflowFailureError) as failed:
             await discarded.result()
         assert str(failed.value.cause) == "ValueError: nothing to charge"
+
+
+async def test_a_workflow_with_a_retry_policy_parks_when_that_is_used_up(new_project: ProjectFactory) -> None:
+    """Temporal's own attempts come first; a replay has another policy if that is asked for."""
+    twice = RetryPolicy(maximum_attempts=2, initial_interval=timedelta(milliseconds=100))
+    async with running(await new_project(whole_workflows=True)) as users:
+        handle = await users.start(project.WholeWorkflow.run, users.order(-1), retry_policy=twice)
+        [letter] = await users.parked(handle)
+        assert [attempt["attempt"] for attempt in letter["attempts"]] == [2]
+        late = await users.command(letter, "replay", policy={"deadline": 60})
+        assert (late.accepted, "keeps its deadline" in late.message) == (False, True)
+        change = {"policy": {"max_attempts": 3, "timeout": 300}, "input_patch": {"amount": 4}}
+        assert (await users.command(letter, "replay", **change)).accepted
+        assert await handle.result() == 4
+        last = await users.client.get_workflow_handle(handle.id).fetch_history()
+        started = last.events[0].workflow_execution_started_event_attributes
+        assert (started.retry_policy.maximum_attempts, started.workflow_run_timeout.seconds) == (3, 300)
+        final = RetryPolicy(non_retryable_error_types=["Negative"])
+        at_once = await users.start(project.WholeWorkflow.run, users.order(-1), retry_policy=final)
+        await users.parked(at_once)
+        await at_once.terminate()
 
 
 async def test_a_discarded_error_does_not_park_the_whole_workflow(new_project: ProjectFactory) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from datetime import timedelta
 from typing import Final
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.dead_letters import (
@@ -25,6 +25,7 @@ from redrive.dead_letters import (
 )
 from redrive.keys import shown_identifier
 from redrive.postgres.database import Database
+from redrive.run_probe import execution_status
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.commands import first_answer
 from redrive.store.dead_letters.lists import get_letter
@@ -76,7 +77,7 @@ class ForeignWorkflows:
         if record.status is LetterStatus.REPLAYING:
             return f"a replay is under way (command of {record.replayed_by!r}): wait for its outcome"
         options = OperationOptions.model_validate(record.config)
-        if options.kind is OperationKind.WORKFLOW_TASK:
+        if options.kind is OperationKind.WORKFLOW_TASK and await self._is_open(letter):
             return (
                 "the workflow's own code fails, and takes no commands: deploy a fixed worker, and the workflow goes on "
                 "and closes this dead letter; or reset or terminate it with Temporal's own tools"
@@ -87,6 +88,10 @@ class ForeignWorkflows:
                 "in clear text in its history; replay it as it is, or discard it"
             )
         return None
+
+    async def _is_open(self, letter: LetterId) -> bool:
+        status = await execution_status(self._client, letter.run_id, letter.execution)
+        return status is WorkflowExecutionStatus.RUNNING
 
 
 def _has_values(command: LetterCommand) -> bool:

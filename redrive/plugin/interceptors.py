@@ -4,7 +4,6 @@ import asyncio
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
 from temporalio.worker import (
     ExecuteWorkflowInput,
     HandleSignalInput,
@@ -83,7 +82,10 @@ class _Inbound(WorkflowInboundInterceptor):
         operation = WorkflowOperation(given)
         try:
             return await self.next.execute_workflow(given)
-        except FailureError as error:
+        except Exception as error:
+            # Not only Temporal's errors: workers may name others by which a workflow fails.
+            if not workflow.is_failure_exception(error):
+                raise
             operation.code_line = raising_line(error)
             rescue = self._parking.rescue(operation, error)
             if rescue is None:

@@ -132,6 +132,10 @@ class Operation(ABC):
             for cause in causes(error)
         )
 
+    def is_tried_again(self, error: BaseException) -> bool:  # noqa: ARG002 - the shape of every operation
+        """Tell whether Temporal runs it again by itself: what is raised into code is over."""
+        return False
+
     def failed_cycle(self, error: BaseException, cycle: int) -> FailedCycle:
         """Return how it failed, as far as a workflow knows."""
         category, kind, message = reason_of(error)
@@ -353,9 +357,35 @@ class WorkflowOperation(PayloadOperation):
         info = workflow.info()
         return _options(self.kind, info.retry_policy, info.task_queue, info.run_timeout, info.execution_timeout)
 
-    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> NoReturn:  # noqa: ARG002
+    def is_unexpected(self, error: BaseException) -> bool:
+        """Tell whether nobody asked for an error, also if it is one of the worker's own failure types."""
+        return not isinstance(error, FailureError) or super().is_unexpected(error)
+
+    def is_tried_again(self, error: BaseException) -> bool:
+        """Tell whether the workflow's own retry policy has attempts left for this error."""
+        info = workflow.info()
+        policy = info.retry_policy
+        if policy is None or 0 < policy.maximum_attempts <= info.attempt:
+            return False
+        named = error if isinstance(error, ApplicationError) else None
+        kind = named.type if named else type(error).__name__
+        return not (named and named.non_retryable) and kind not in (policy.non_retryable_error_types or ())
+
+    def check(self, options: ReplayOptions) -> None:
+        """Raise Misfit if it cannot continue as new so."""
+        super().check(options)
+        if options.policy and "deadline" in options.policy:
+            raise Misfit("policy: a workflow that continues as new keeps its deadline")
+
+    async def _start_again(self, patch: dict[str, Any] | None, policy: PolicyEdit) -> NoReturn:
         """Continue as new; waiting clients and parents follow."""
-        workflow.continue_as_new(args=self.arguments(patch))
+        retries = workflow.info().retry_policy
+        workflow.continue_as_new(
+            args=self.arguments(patch), retry_policy=policy.applied(retries), run_timeout=policy.timeout
+        )
+
+    def _attempts(self, error: BaseException) -> int:  # noqa: ARG002 - the shape of every operation
+        return workflow.info().attempt
 
     def canceled(self, error: BaseException) -> BaseException:  # noqa: ARG002 - the shape of every operation
         """Return what is raised when it is canceled while it is parked."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
@@ -93,7 +93,17 @@ class Options:
         if self.tenant_memo:
             found = workflow.memo_value(self.tenant_memo, None)
             yield found if isinstance(found, str) else None
-        yield self.tenant if isinstance(self.tenant, str) else self.tenant(info)
+        yield self.tenant if isinstance(self.tenant, str) else _told(self.tenant, info)
+
+
+def _told(function: TenantFunction, info: workflow.Info) -> str | None:
+    """Return what the users' function says. A mistake in it must not cost the dead letter."""
+    try:
+        name: Any = function(info)
+    except Exception:
+        workflow.logger.warning("dead_letter.no_tenant_name: the function failed", exc_info=True)
+        return None
+    return None if name is None else str(name)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

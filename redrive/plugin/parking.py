@@ -16,6 +16,7 @@ from temporalio.exceptions import CancelledError, FailureError
 
 from redrive.dead_letters import (
     COMMANDS,
+    PROBLEM_LIMIT,
     CommandRecorded,
     CommandRequest,
     Continue,
@@ -76,16 +77,18 @@ class Parking:
         # Somebody has decided already that this error is raised.
         if any(cause in self._discarded for cause in causes(error)):
             return None
-        if operation.is_marked and not self._parks(operation.name):
+        if operation.is_marked and not self._parks(operation, error):
             return None
         return self._hold(self._park(operation, error))
 
-    def _parks(self, name: str) -> bool:
+    def _parks(self, operation: Operation, error: BaseException) -> bool:
         """Live, the options decide and history records it. In a history replay, history decides."""
+        name = operation.name
         if self._marked.get(name) is True:
             return True
         turn = self._marked.get(name, 0) + 1
-        is_asked = workflow.unsafe.is_replaying() or self._options.takes(workflow.info().workflow_type, name)
+        is_taken = self._options.takes(workflow.info().workflow_type, name) and not operation.is_tried_again(error)
+        is_asked = workflow.unsafe.is_replaying() or is_taken
         # Temporal remembers the first answer to a mark: after a failure that was raised, the next has another mark.
         mark = f"redrive:{name}" if turn == 1 else f"redrive:{name}:{turn}"
         self._marked[name] = (is_asked and workflow.patched(mark)) or turn
@@ -201,29 +204,51 @@ class Parking:
                 continue
 
     def _take(self, *given: Any) -> None:
-        """Take a command. What cannot be read is dropped: it must not fail the workflow task."""
+        """Take a command. What cannot be read is refused: it must not fail the workflow task."""
         try:
             command = COMMANDS.validate_python(given[0] if given else None)
-        except ValidationError:
-            workflow.logger.warning("dead_letter.unreadable_command_dropped")
+        except ValidationError as error:
+            self._refuse_unreadable(error)
             return
         if isinstance(command, Continue):
             return
-        step = command.step or next(iter(self._parked), "")
-        if parked := self._parked.get(step):
+        if parked := self._meant(command.step):
             parked.commands.append(command)
-        elif step:
-            self._refuse(command, step)
+        elif command.step:
+            self._refuse(command, command.step, "the workflow is not parked there any more")
 
-    def _refuse(self, command: LetterCommand, step: str) -> None:
-        """Have it recorded that a command came too late."""
+    def _meant(self, step: str | None) -> Parked | None:
+        """Return what a command is for. Whoever signals by hand may name the operation alone, or nothing."""
+        for place, parked in self._parked.items():
+            if step in {None, place, parked.operation.name}:
+                return parked
+        return None
+
+    def _refuse_unreadable(self, error: ValidationError) -> None:
+        workflow.logger.warning("dead_letter.unreadable_command")
+        parked = self._meant(None)
+        # In histories of earlier releases it was dropped.
+        if parked is None or not workflow.patched("redrive:unreadable"):
+            return
+        # Nothing of it is certain, not even who sent it.
+        command = Replay(request_id=str(workflow.uuid4()), requested_by="unknown", reason="cannot be read")
+        self._refuse(command, parked.letter.step, _unreadable(error), parked.cycle)
+
+    def _refuse(self, command: LetterCommand, step: str, refusal: str, cycle: int = 0) -> None:
+        """Have it recorded that a command is not carried out."""
         info = workflow.info()
         letter = LetterId(tenant=self._options.tenant_of(info), run_id=info.workflow_id, step=step)
-        refusal = "the workflow is not parked there any more"
         request = CommandRequest(
-            letter=letter, command=command, cycle=0, revision=self._next_revision(), refusal=refusal, steps=[]
+            letter=letter, command=command, cycle=cycle, revision=self._next_revision(), refusal=refusal, steps=[]
         )
         self._let_arrive(reports.start_command(request))
+
+
+def _unreadable(error: ValidationError) -> str:
+    """Say what is wrong with a command, without what it holds."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)[:3]
+    sentences = [f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in problems]
+    return f"the command cannot be read: {'; '.join(sentences)}"[:PROBLEM_LIMIT]
 
 
 async def _carried_out(operation: Operation, command: LetterCommand) -> Any:

@@ -2,6 +2,7 @@
 
 import functools
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,14 @@ class Faults:
     def __init__(self) -> None:
         self._planned: defaultdict[str, list[_Fault]] = defaultdict(list)
 
-    def fail(self, step: str, *, times: int = 1, error: BaseException | None = None, after: bool = False) -> None:
+    def fail(
+        self,
+        step: str | Module[Any, Any],
+        *,
+        times: int = 1,
+        error: BaseException | None = None,
+        after: bool = False,
+    ) -> None:
         """Let the next attempts of a step fail: without `error`, in a way that is tried again.
 
         With `after` the module does its work first, and its answer is lost: what a worker's death leaves behind.
@@ -30,7 +38,8 @@ class Faults:
         """
         if times < 1:
             raise ValueError(f"times={times}: a step fails at least once")
-        self._planned[step].append(_Fault(error or Transient("a failure that the test planned"), times, after))
+        name = step if isinstance(step, str) else step.name
+        self._planned[name].append(_Fault(error or Transient("a failure that the test planned"), times, after))
 
     @property
     def left(self) -> dict[str, int]:
@@ -38,8 +47,14 @@ class Faults:
         left = {step: sum(fault.left for fault in planned) for step, planned in self._planned.items()}
         return {step: count for step, count in left.items() if count}
 
-    def applied(self, module: Module[Any, Any]) -> Module[Any, Any]:
-        """Return a module that fails as planned."""
+    def applied(self, modules: Sequence[Module[Any, Any]]) -> dict[str, Module[Any, Any]]:
+        """Return the modules of a run, failing as planned, by their names. A failure planned for no step is refused."""
+        names = [module.name for module in modules]
+        if unknown := sorted(self.left.keys() - set(names)):
+            raise ValueError(f"faults: the run has no step {unknown[0]!r}, only {', '.join(names)}")
+        return {module.name: self._failing(module) for module in modules}
+
+    def _failing(self, module: Module[Any, Any]) -> Module[Any, Any]:
         function = _failing_async if module.is_async else _failing_plain
         return replace(module, function=function(module, self))
 

@@ -102,7 +102,7 @@ class MemoryRun(Run):
         self._clock = clock = options.get("clock") or Clock()
         self._resources = options.get("resources") or {}
         faults, run_id = options.get("faults") or Faults(), options.get("run_id", "test-run")
-        self._modules = {module.name: faults.applied(module) for module in modules}
+        self._modules = faults.applied(modules)
         self._snapshots = {step.name: step for step in given.steps or []}
         self._redactor = Redactor()
         self._checks = CommandChecks(Registry(modules=self._modules), self._redactor)

@@ -123,7 +123,7 @@ class ServerRun(Run):
 
     def __init__(self, server: Server, given: RunInput, modules: Sequence[Module[Any, Any]], run_id: str) -> None:
         self._server, self._input, self._queue = server, given, f"test-{uuid.uuid4().hex[:12]}"
-        self._registry = Registry(modules={module.name: server.faults.applied(module) for module in modules})
+        self._registry = Registry(modules=server.faults.applied(modules))
         self._records, self._letters = MemoryRecords(), MemoryLetters(self._registry)
         self._client = server.environment.client
         self._handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(run_id)

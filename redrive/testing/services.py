@@ -69,6 +69,7 @@ class FakeServices(httpx.AsyncBaseTransport):
         *,
         service: str | None = None,
         json: Any = None,
+        text: str | None = None,
         status: int = 200,
         headers: Mapping[str, str] | None = None,
         error: Exception | None = None,
@@ -77,9 +78,12 @@ class FakeServices(httpx.AsyncBaseTransport):
         """Answer calls of a method and a path (`"/charges/*"`, or a whole URL), of one service or of any.
 
         The first answer that fits is used; one with `times` only so often. So two failures and a success are
-        `answer(…, status=503, times=2)` and then `answer(…, json=…)`. `json` is a value, or a function of the call.
-        `error` is raised in place of an answer, such as `httpx.ConnectError("refused")`.
+        `answer(…, status=503, times=2)` and then `answer(…, json=…)`. `json` is a value, or a function of the call;
+        `text` is an answer that is not JSON. `error` is raised in place of an answer, such as
+        `httpx.ConnectError("refused")`.
         """
+        if json is not None and text is not None:
+            raise ValueError("an answer is either json or text")
         if times is not None and times < 1:
             raise ValueError(f"times={times}: an answer is given at least once; leave it out for every time")
 
@@ -87,7 +91,7 @@ class FakeServices(httpx.AsyncBaseTransport):
             if error is not None:
                 raise error
             value = json(call) if callable(json) else json
-            content = b"" if value is None else to_json(value)
+            content = (text or "").encode() if value is None else to_json(value)
             return httpx.Response(status, headers=headers, stream=httpx.ByteStream(content))
 
         self._answers.append(_Answer(method.upper(), path, service, make, times))

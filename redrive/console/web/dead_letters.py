@@ -132,6 +132,8 @@ async def dead_letter(
 
 def _outcome(record: LetterRecord, trail: Sequence[AuditEntry]) -> str:
     """Return what a closed dead letter's last command did, in a sentence; empty while it is open."""
+    if record.letter.foreign:
+        return _foreign_outcome(record)
     match record.status:
         case LetterStatus.REPLAYED:
             edited = any(((line.after or {}).get("command") or {}).get("edited") for line in trail)
@@ -141,6 +143,22 @@ def _outcome(record: LetterRecord, trail: Sequence[AuditEntry]) -> str:
             return "A new run took its place." if restarted else "The run went on with the output that was given."
         case LetterStatus.DISCARDED:
             return "The run was canceled." if record.resolution == "run canceled" else "The run ended as failed."
+        case LetterStatus.PENDING | LetterStatus.REPLAYING:
+            return ""
+
+
+def _foreign_outcome(record: LetterRecord) -> str:
+    match record.status:
+        case LetterStatus.REPLAYED:
+            return "The workflow went on."
+        case LetterStatus.RESOLVED:
+            return "The workflow went on with the result that was given."
+        case LetterStatus.DISCARDED if record.resolution == "run canceled":
+            return "The workflow ended, or went on without it."
+        case LetterStatus.DISCARDED if record.orphaned:
+            return "Its workflow had ended."
+        case LetterStatus.DISCARDED:
+            return "The error was raised in the workflow, whose own code decided."
         case LetterStatus.PENDING | LetterStatus.REPLAYING:
             return ""
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 from pydantic import ValidationError
@@ -171,7 +172,7 @@ def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
     if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
-    return {"run in Temporal": f"{place}/{run_id}", "dead letter in Temporal": f"{place}/{letter}"}
+    return {"run in Temporal": f"{place}/{quote(run_id, safe='')}", "dead letter in Temporal": f"{place}/{letter}"}
 
 
 @app.command

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from pydantic_core import to_json
 from rich.console import Group, RenderableType
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from redrive.categories import Category
 from redrive.contracts import Attempt
-from redrive.dead_letters import LetterStatus
+from redrive.dead_letters import LetterStatus, OperationKind, OperationOptions
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
 from redrive.starter.cli.terminal import Facts, Listing, hint, plain
@@ -45,8 +44,8 @@ def letters_table(rows: Sequence[LetterRow]) -> Listing:
     table = _table("id", "tenant", "pipeline", "status", "category", "cycle", "last failure", "error")
     for row in rows:
         error = plain(_one_line(row.message, 100))
-        # A pipeline's step is a part of the id.
-        place = plain(f"{row.pipeline} › {row.module}" if row.letter.foreign else row.pipeline)
+        # A pipeline's run and step are parts of the id. A foreign one is named by what it waits for: `order-1/charge`.
+        place = plain(f"{row.pipeline} › {row.run_id}/{row.module}" if row.letter.foreign else row.pipeline)
         facts = (row.tenant, place, letter_status(row), row.category.value, str(row.cycle))
         table.add_row(row.id, *facts, moment(row.last_failed_at), error)
     return table
@@ -60,8 +59,12 @@ def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[
     if record.stack:
         parts.append(Padding(plain(record.stack.rstrip(), style="dim"), (0, 2)))
     parts += [Text("\ncycles", style="bold"), *(_cycle(entry) for entry in record.failure_history)]
-    parts += [Text("\ninput, redacted", style="bold"), plain(to_json(record.payload, indent=2).decode())]
-    parts += [Text("\npolicy", style="bold"), _facts(_policy(record.config))]
+    parts += [
+        Text(f"\n{'arguments' if record.letter.foreign else 'input'}, redacted", style="bold"),
+        plain(to_json(record.payload, indent=2).decode()),
+    ]
+    if any((policy := _policy(record)).values()):
+        parts += [Text("\npolicy", style="bold"), _facts(policy)]
     parts += [Text("\naudit trail", style="bold"), audit_table(trail)]
     return Group(*parts, *_next_commands(record))
 
@@ -69,12 +72,7 @@ def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[
 def _identity(record: LetterRecord) -> dict[str, str | None]:
     return {
         "tenant": record.tenant,
-        "pipeline": record.pipeline,
-        "run": record.run_id,
-        "step": record.step,
-        "module": record.module,
-        "temporal run": record.letter.execution,
-        "code line": record.config.get("code_line"),
+        **(_workflow(record, place.execution) if (place := record.letter.foreign) else _step(record)),
         "category": record.category.value,
         "failed": f"{moment(record.first_failed_at)} to {moment(record.last_failed_at)}, cycle {record.cycle}",
         "worker build": record.build_id,
@@ -84,6 +82,22 @@ def _identity(record: LetterRecord) -> dict[str, str | None]:
         "fingerprint": record.fingerprint,
         "replays": _replays(record),
         "closed": _resolution(record),
+    }
+
+
+def _step(record: LetterRecord) -> dict[str, str | None]:
+    return {"pipeline": record.pipeline, "run": record.run_id, "step": record.step, "module": record.module}
+
+
+def _workflow(record: LetterRecord, execution: str) -> dict[str, str | None]:
+    kind = str(record.config.get("kind", "")).replace("_", " ")
+    return {
+        "workflow": record.pipeline,
+        "workflow id": record.run_id,
+        "temporal run": execution,
+        "step": record.step,
+        "what failed": f"{kind} {record.module}".strip(),
+        "code line": record.config.get("code_line"),
     }
 
 
@@ -102,12 +116,14 @@ def _resolution(record: LetterRecord) -> str | None:
     return f"{record.resolution}{by}" + (f": {record.resolution_reason}" if record.resolution_reason else "")
 
 
-def _policy(config: dict[str, Any]) -> dict[str, str | None]:
+def _policy(record: LetterRecord) -> dict[str, str | None]:
     # Perhaps written by another release: then it is shown unchanged.
     try:
-        policy = RetryPolicy.model_validate(config)
+        if record.letter.foreign:
+            return _foreign_policy(OperationOptions.model_validate(record.config))
+        policy = RetryPolicy.model_validate(record.config)
     except ValueError:
-        return {name: str(value) for name, value in config.items()}
+        return {name: str(value) for name, value in record.config.items()}
     return {
         "attempts": str(policy.max_attempts),
         "backoff": f"{_span(policy.base)} × {policy.factor:g}, cap {_span(policy.cap)}",
@@ -117,14 +133,25 @@ def _policy(config: dict[str, Any]) -> dict[str, str | None]:
     }
 
 
+def _foreign_policy(options: OperationOptions) -> dict[str, str | None]:
+    """Return what a workflow said of retries; what it did not say is Temporal's default."""
+    cap = f", cap {_span(options.cap)}" if options.cap else ""
+    backoff = f"{_span(options.base)} × {options.factor or 1:g}{cap}" if options.base else None
+    return {
+        "attempts": str(options.max_attempts or "no limit") if options.max_attempts is not None else None,
+        "backoff": backoff,
+        "timeout": _span(options.timeout) if options.timeout else None,
+        "deadline": _span(options.deadline) if options.deadline else None,
+        "task queue": options.task_queue,
+    }
+
+
 def _span(span: timedelta) -> str:
     return f"{span.total_seconds():g} s"
 
 
 def _cycle(entry: FailureCycleEntry) -> Group:
-    origin = (
-        f"replayed by {entry.replayed_by} ({entry.mode}): {entry.reason}" if entry.replayed_by else "the run itself"
-    )
+    origin = f"replayed by {entry.replayed_by} ({entry.mode}): {entry.reason}" if entry.replayed_by else "by itself"
     title = plain(f"cycle {entry.cycle}, {origin}, {entry.category.value}, build {entry.build_id or '?'}")
     table = _table("", "attempt", "at", "category", "error", "then waited")
     for attempt in entry.attempts:
@@ -164,11 +191,23 @@ def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
 def _next_commands(record: LetterRecord) -> Iterator[Text]:
     if record.status is not LetterStatus.PENDING:
         return
-    verbs = ["restart", "discard"] if record.orphaned else ["replay", "resolve", "discard"]
     if record.blocked_by:
         yield hint(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
+    elif verbs := _verbs(record):
+        others = f", or {' or '.join(verbs[1:])}" if verbs[1:] else ""
+        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`{others}")
     else:
-        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`, or {' or '.join(verbs[1:])}")
+        yield hint("\nthe workflow's own code fails: deploy a fixed worker, and this closes by itself")
+
+
+def _verbs(record: LetterRecord) -> list[str]:
+    """Return the commands that a pending dead letter takes."""
+    if record.orphaned:
+        return ["discard"] if record.letter.foreign else ["restart", "discard"]
+    if record.config.get("kind") == OperationKind.WORKFLOW_TASK:
+        return []
+    can_be_reset = record.letter.foreign and record.config.get("event_id")
+    return ["replay", "resolve", "discard", *(["reset"] if can_be_reset else [])]
 
 
 def stats_view(stats: LetterStats) -> Group:

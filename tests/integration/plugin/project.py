@@ -205,10 +205,12 @@ class RestlessWorkflow:
 
 @workflow.defn
 class WholeWorkflow:
-    """Fail by itself, when its amount is negative."""
+    """Fail by itself, when its amount is not positive."""
 
     @workflow.run
     async def run(self, order: Order) -> int:
+        if order.amount == 0:
+            raise ValueError("nothing to charge")
         if order.amount < 0:
             raise ApplicationError("a negative amount", type="Negative")
         return order.amount

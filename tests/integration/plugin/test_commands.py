@@ -7,6 +7,11 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from redrive.dead_letters import LetterStatus
+from redrive.postgres.database import Database
+from redrive.settings import Settings
+from redrive.store.dead_letters.lists import audit_trail
+from redrive.store.dead_letters.models import AuditEntry
+from tests.conftest import eventually
 from tests.integration.plugin import project
 from tests.integration.plugin.lab import Project, id_of
 
@@ -182,6 +187,31 @@ async def test_a_command_signalled_to_the_workflow_itself_is_recorded(users: Pro
     await users.closed(handle, LetterStatus.REPLAYED)
     [record] = await users.letters(handle)
     assert (record["replayed_by"], id_of(letter)) == ("ada", id_of(record))
+
+
+async def test_a_command_that_cannot_be_read_is_refused_in_the_audit_log(users: Project, settings: Settings) -> None:
+    """Whoever signals by hand, and forgets a field, finds out why nothing happened; an activity's name is a step."""
+    users.broken("charge")
+    handle = await users.start(project.OrderWorkflow.run, users.order())
+    [letter] = await users.parked(handle)
+    users.broken()
+    await handle.signal("redrive.command", {"verb": "replay", "reason": "fixed", "input_patch": "hunter22"})
+    assert settings.database_url
+    async with Database(settings.database_url.get_secret_value()) as database:
+        pool = await database.pool()
+
+        async def refused() -> list[AuditEntry]:
+            trail = await audit_trail(pool, letter["tenant"], letter["id"])
+            return [line for line in trail if line.action == "refused"]
+
+        [line] = await eventually(refused)
+    assert line.after
+    assert line.after["answer"]["message"].startswith("the command cannot be read: replay.request_id: Field required")
+    assert "hunter22" not in str(line)
+    given = {"verb": "replay", "request_id": "by-hand", "requested_by": "ada", "reason": "fixed", "step": "charge"}
+    await handle.signal("redrive.command", given)
+    assert await handle.result() == "1: shipped o-1 in 3"
+    await users.replays(handle)
 
 
 async def test_a_reset_does_it_all_again_in_a_new_run(users: Project) -> None:

@@ -1,13 +1,14 @@
 """What parks, what does not, and what ends a park besides a command."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import CancelledError
 from temporalio.plugin import SimplePlugin
 
@@ -102,6 +103,49 @@ async def test_a_workflow_that_fails_by_itself_parks_when_asked_to(new_project: 
         await users.closed(handle, LetterStatus.REPLAYED)
 
 
+async def test_a_workflow_that_fails_by_an_error_of_its_own_types_parks_too(new_project: ProjectFactory) -> None:
+    """A worker names the errors by which its workflows fail; a discard raises the very same one."""
+    types = {"workflow_failure_exception_types": [ValueError]}
+    async with running(await new_project(whole_workflows=True), **types) as users:
+        handle = await users.start(project.WholeWorkflow.run, users.order(0))
+        [letter] = await users.parked(handle)
+        assert (letter["module"], letter["error_type"], letter["message"]) == (
+            "WholeWorkflow",
+            "ValueError",
+            "nothing to charge",
+        )
+        assert letter["config"]["code_line"].endswith("WholeWorkflow.run")
+        assert (await users.command(letter, "replay", input_patch={"amount": 4})).accepted
+        assert await handle.result() == 4
+        discarded = await users.start(project.WholeWorkflow.run, users.order(0))
+        [letter] = await users.parked(discarded)
+        await users.command(letter, "discard")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await discarded.result()
+        assert str(failed.value.cause) == "ValueError: nothing to charge"
+
+
+async def test_a_workflow_with_a_retry_policy_parks_when_that_is_used_up(new_project: ProjectFactory) -> None:
+    """Temporal's own attempts come first; a replay has another policy if that is asked for."""
+    twice = RetryPolicy(maximum_attempts=2, initial_interval=timedelta(milliseconds=100))
+    async with running(await new_project(whole_workflows=True)) as users:
+        handle = await users.start(project.WholeWorkflow.run, users.order(-1), retry_policy=twice)
+        [letter] = await users.parked(handle)
+        assert [attempt["attempt"] for attempt in letter["attempts"]] == [2]
+        late = await users.command(letter, "replay", policy={"deadline": 60})
+        assert (late.accepted, "keeps its deadline" in late.message) == (False, True)
+        change = {"policy": {"max_attempts": 3, "timeout": 300}, "input_patch": {"amount": 4}}
+        assert (await users.command(letter, "replay", **change)).accepted
+        assert await handle.result() == 4
+        last = await users.client.get_workflow_handle(handle.id).fetch_history()
+        started = last.events[0].workflow_execution_started_event_attributes
+        assert (started.retry_policy.maximum_attempts, started.workflow_run_timeout.seconds) == (3, 300)
+        final = RetryPolicy(non_retryable_error_types=["Negative"])
+        at_once = await users.start(project.WholeWorkflow.run, users.order(-1), retry_policy=final)
+        await users.parked(at_once)
+        await at_once.terminate()
+
+
 async def test_a_discarded_error_does_not_park_the_whole_workflow(new_project: ProjectFactory) -> None:
     """An operator who discards an activity is not asked again about its workflow."""
     async with running(await new_project(whole_workflows=True)) as users:
@@ -142,7 +186,17 @@ def by_id(info: workflow.Info) -> str:
     return info.workflow_id.partition(":")[0]
 
 
-@pytest.mark.parametrize("source", ["attribute", "memo", "function", "wrong"])
+def by_number(info: workflow.Info) -> str:
+    """Return a number: a mistake that people make."""
+    return len(info.workflow_id)  # type: ignore[return-value]
+
+
+def by_attribute(info: workflow.Info) -> str:
+    """Return a search attribute that no workflow has."""
+    return info.typed_search_attributes[SearchAttributeKey.for_keyword("Missing")]
+
+
+@pytest.mark.parametrize("source", ["attribute", "memo", "function", "number", "wrong", "failing"])
 async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, source: str) -> None:
     """From a search attribute, a memo or a function; what is no tenant's name is the default tenant."""
     key = SearchAttributeKey.for_keyword(SearchAttribute.TENANT)
@@ -150,7 +204,9 @@ async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, s
         "attribute": {"tenant_attribute": SearchAttribute.TENANT.value},
         "memo": {"tenant_memo": "tenant"},
         "function": {"tenant": by_id},
+        "number": {"tenant": by_number},
         "wrong": {"tenant": by_id},
+        "failing": {"tenant": by_attribute},
     }
     async with running(await new_project(**options[source])) as users:
         users.broken("charge")
@@ -162,7 +218,8 @@ async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, s
             search_attributes=workflow_attributes(key, "acme") if source == "attribute" else None,
         )
         [letter] = await users.parked(handle)
-        assert letter["tenant"] == ("default" if source == "wrong" else "acme")
+        by_itself = {"wrong": "default", "failing": "default", "number": str(len(handle.id))}
+        assert letter["tenant"] == by_itself.get(source, "acme")
         await handle.terminate()
 
 

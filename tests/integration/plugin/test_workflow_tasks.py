@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from temporalio import workflow
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -43,20 +43,25 @@ class Buggy:
 async def test_a_workflow_task_that_fails_is_a_dead_letter_until_it_heals(
     worker: WorkerFactory, stack: StackInfo, settings: Settings
 ) -> None:
-    """The record tells what fails; no command is taken; it closes by itself when the workflow goes on."""
+    """The record tells what fails; no command is taken; it closes by itself when the workflow goes on.
+
+    One whose workflow was terminated is discarded.
+    """
     plain = await Client.connect(stack.temporal_address)
     tenant = SearchAttributePair(SearchAttributeKey.for_keyword(SearchAttribute.TENANT), "acme")
     async with worker() as own:
         users = Project(plain, own.redrive, owner_url(stack), DeadLetters([]))
 
-        async def swept(status: LetterStatus) -> list[dict[str, Any]] | None:
+        async def swept(
+            status: LetterStatus, of: WorkflowHandle[Any, Any] | None = None
+        ) -> list[dict[str, Any]] | None:
             name = f"sweep-{uuid.uuid4().hex}"
             await own.temporal.execute_workflow(Workflow.EXPIRE_KEYS, id=name, task_queue=settings.task_queue)
-            rows = await users.letters(handle)
+            rows = await users.letters(of or handle)
             return rows if [row["status"] for row in rows] == [status] else None
 
-        async def marked() -> bool:
-            return bool((await handle.describe()).typed_search_attributes.get(PROBLEMS))
+        async def marked(of: WorkflowHandle[Any, Any] | None = None) -> bool:
+            return bool((await (of or handle).describe()).typed_search_attributes.get(PROBLEMS))
 
         async def healed() -> bool:
             return not await marked()
@@ -71,6 +76,7 @@ async def test_a_workflow_task_that_fails_is_a_dead_letter_until_it_heals(
             handle = await users.start(
                 Buggy.run, users.case, search_attributes=TypedSearchAttributes([tenant]), id=f"buggy-{users.case}"
             )
+            given_up = await users.start(Buggy.run, users.case)
             await eventually(marked, within=60)
             [letter] = await eventually(lambda: swept(LetterStatus.PENDING))
             assert (letter["tenant"], letter["module"], letter["error_type"]) == ("acme", "Buggy", "RuntimeError")
@@ -80,6 +86,14 @@ async def test_a_workflow_task_that_fails_is_a_dead_letter_until_it_heals(
             assert (answer.accepted, "deploy a fixed worker" in answer.message) == (False, True)
             [again] = await swept(LetterStatus.PENDING) or []
             assert len(again["failure_history"]) == 1
+
+            await eventually(lambda: marked(given_up), within=60)
+            [letter] = await eventually(lambda: swept(LetterStatus.PENDING, given_up))
+            refused = await users.command(letter, "discard")
+            assert (refused.accepted, "terminate it with Temporal's own tools" in refused.message) == (False, True)
+            await given_up.terminate()
+            assert (await users.command(letter, "discard")).accepted
+            await users.closed(given_up, LetterStatus.DISCARDED)
 
             FIXED.add(users.case)
             await eventually(healed, within=90)

@@ -1,8 +1,10 @@
 """What a dead letter looks like on a terminal."""
 
 import os
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -11,10 +13,10 @@ from redrive.categories import Category
 from redrive.dead_letters import LetterStatus
 from redrive.settings import Settings
 from redrive.starter.cli.dead_letters.lists import web_links
-from redrive.starter.cli.dead_letters.views import letters_table, stats_view
+from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view
 from redrive.starter.cli.terminal import Terminal, plain
 from redrive.starter.stack.state import StackInfo, StateDirectory
-from redrive.store.dead_letters.models import LetterGroup, LetterRow, LetterStats
+from redrive.store.dead_letters.models import LetterGroup, LetterRecord, LetterRow, LetterStats
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 INFO = StackInfo(
@@ -41,6 +43,7 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
             "run in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/run-1",
             "dead letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
         }
+        assert web_links(settings, "order 1/a", "dead-letter-1")["run in Temporal"].endswith("/workflows/order%201%2Fa")
         elsewhere = settings.model_copy(update={"temporal_address": "cloud:7233"})
         assert web_links(elsewhere, "run-1", "dead-letter-run-1-pay") == {}
     assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {}
@@ -60,32 +63,75 @@ def test_foreign_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
     assert plain(text).plain == shown
 
 
+ROW: dict[str, Any] = {
+    "id": "dead-letter-run-1-charge",
+    "tenant": "acme",
+    "run_id": "run-1",
+    "step": "charge",
+    "module": "charge",
+    "pipeline": "order",
+    "status": LetterStatus.PENDING,
+    "category": Category.UNKNOWN,
+    "error_type": "ServiceError",
+    "attempt_count": 1,
+    "cycle": 1,
+    "first_failed_at": NOW,
+    "last_failed_at": NOW,
+    "fingerprint": "149f4338213d89e6",
+    "correlation_id": "run-1",
+    "idempotency_key": None,
+    "replay_count": 0,
+    "version": 1,
+    "updated_at": NOW,
+    "orphaned": False,
+    "blocked_by": None,
+    "message": f"the service answered 500: {'x' * 200} the ledger is closed",
+}
+OPEN: dict[str, Any] = {
+    "stack": "",
+    "attempts": [],
+    "failure_history": [],
+    "payload": {},
+    "config": {},
+    "build_id": "",
+    "created_at": NOW,
+    **dict.fromkeys(("replayed_by", "replayed_at", "replay_mode", "replay_reason")),
+    **dict.fromkeys(("resolution", "resolved_by", "resolved_at", "resolution_reason")),
+}
+FOREIGN = f"charge@{uuid.UUID(int=1)}-1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({}, "next: `redrive dlq replay dead-letter-run-1-charge --reason …`, or resolve or discard"),
+        ({"orphaned": True}, "next: `redrive dlq restart dead-letter-run-1-charge --reason …`, or discard"),
+        ({"blocked_by": "pay"}, "the run waits at an earlier step: `redrive dlq show run-1/pay`"),
+        (
+            {"step": FOREIGN, "config": {"kind": "activity", "event_id": 5}},
+            "--reason …`, or resolve or discard or reset",
+        ),
+        ({"step": FOREIGN, "config": {"kind": "local_activity"}}, "--reason …`, or resolve or discard\n"),
+        ({"step": FOREIGN, "orphaned": True}, "next: `redrive dlq discard dead-letter-run-1-charge --reason …`\n"),
+        ({"step": FOREIGN, "config": {"kind": "workflow_task"}}, "deploy a fixed worker, and this closes by itself"),
+        (
+            {"step": FOREIGN, "config": {"kind": "workflow_task"}, "orphaned": True},
+            "next: `redrive dlq discard dead-letter-run-1-charge --reason …`\n",
+        ),
+    ],
+)
+def test_a_dead_letter_names_the_commands_that_it_takes(
+    changes: dict[str, Any], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a pipeline's step, of a foreign workflow, of one that has ended, and of one whose code fails."""
+    record = LetterRecord(**ROW | OPEN | changes)
+    Terminal(width=200).print(letter_story(record, [], {}))
+    assert hint in capsys.readouterr().out
+
+
 def test_a_list_shows_the_end_of_a_long_error() -> None:
     """The cause often stands last."""
-    row = LetterRow(
-        id="dead-letter-run-1-charge",
-        tenant="acme",
-        run_id="run-1",
-        step="charge",
-        module="charge",
-        pipeline="order",
-        status=LetterStatus.PENDING,
-        category=Category.UNKNOWN,
-        error_type="ServiceError",
-        attempt_count=1,
-        cycle=1,
-        first_failed_at=NOW,
-        last_failed_at=NOW,
-        fingerprint="149f4338213d89e6",
-        correlation_id="run-1",
-        idempotency_key=None,
-        replay_count=0,
-        version=1,
-        updated_at=NOW,
-        orphaned=False,
-        blocked_by=None,
-        message=f"the service answered 500: {'x' * 200} the ledger is closed",
-    )
+    row = LetterRow(**ROW)
     (cells,) = letters_table([row]).rows
     error = cells[-1].plain
     assert len(error) <= 100

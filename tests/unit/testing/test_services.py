@@ -72,6 +72,35 @@ async def test_an_error_reaches_the_module_as_from_a_network() -> None:
     assert failed.value.category is Category.NETWORK
 
 
+async def test_an_answer_may_be_a_text() -> None:
+    """A module that reads texts gets them; one that wants JSON says what is wrong."""
+    services = FakeServices()
+    services.answer("PUT", "/items/0")
+    services.answer("GET", "/items", text="<html>", times=1)
+    run = await run_module(put, {}, services=services)
+    assert (run.parked_at, run.failures["put"].category) == ("put", Category.SERIALIZATION)
+    services.answer("GET", "/items", text="[1, 2]")
+    await run.replay()
+    assert run.output == {"n": 2}
+    with pytest.raises(ValueError, match="either json or text"):
+        services.answer("GET", "/items", text="a", json=1)
+
+
+async def test_failures_are_planned_for_steps_that_are_there() -> None:
+    """A name that is no step's would let a test pass in which nothing fails; a module is its name."""
+    faults, services = Faults(), FakeServices()
+    services.answer("PUT", "/items/0")
+    services.answer("GET", "/items", json=[])
+    faults.fail("putt")
+    with pytest.raises(ValueError, match="the run has no step 'putt', only put"):
+        await run_module(put, {}, services=services, faults=faults)
+    assert services.calls == []
+    faults = Faults()
+    faults.fail(put, times=2)
+    run = await run_module(put, {}, services=services, faults=faults)
+    assert (len(run.attempts(put)), faults.left) == (2, {})
+
+
 async def test_planned_failures_that_did_not_happen_are_told() -> None:
     """`left` counts them; more failures than the policy allows park the run."""
     faults = Faults()

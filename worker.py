@@ -6,6 +6,7 @@ Any number may run side by side; none keeps state that another needs.
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,7 +39,7 @@ from redrive.activities.step_slots import StepSlots
 from redrive.activities.worker_health import StallGuard, keep_gauges
 from redrive.activities.workflow_tasks import WorkflowTasks
 from redrive.connection import database_url
-from redrive.contracts import DEBUG_TIMEOUT, SearchAttribute
+from redrive.contracts import SearchAttribute
 from redrive.errors import InvalidInput
 from redrive.fairness import keep_weights, overflow_queue, slots_to_reserve
 from redrive.home import check_home
@@ -327,14 +328,12 @@ async def running_worker(
     With `debug` it runs one step at a time, and no step is ended for taking long or for blocking the worker.
     """
     if debug:
-        settings = settings.model_copy(
-            update={"max_concurrent_steps": 1, "reserved_steps": 0, "stall_limit": DEBUG_TIMEOUT}
-        )
+        settings = settings.model_copy(update={"max_concurrent_steps": 1, "reserved_steps": 0})
     runtime = _runtime(settings)
     steps = settings.max_concurrent_steps
     async with _opened_tools(settings, registry, runtime, debug=debug) as tools:
         slots = StepSlots(steps, slots_to_reserve(steps, settings.reserved_steps))
-        with StallGuard(settings.stall_limit):
+        with contextlib.nullcontext() if debug else StallGuard(settings.stall_limit):
             async with (
                 _published(tools),
                 _run_ends(tools) as ends,
@@ -451,6 +450,8 @@ async def serve(settings: Settings, *, debug: bool = False) -> None:
     _warn_of_modules(settings, DEFAULT_REGISTRY)
     if debug:
         open_at_modules()
+        # At a breakpoint the worker stands still, and the SDK's core warns of each task that is overdue by then.
+        logging.getLogger("temporalio.core").setLevel(logging.ERROR)
     async with until_signalled() as stopped, running_worker(settings, debug=debug) as worker:
         await _keep_schedules(worker.client, settings.task_queue)
         await _keep_weights(worker.client, settings)

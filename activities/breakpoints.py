@@ -19,6 +19,6 @@ def open_at_modules() -> None:
 def _open(*arguments: object, **options: object) -> object:
     if os.environ.get("PYTHONBREAKPOINT"):
         return sys.__breakpointhook__(*arguments, **options)
-    # Two frames up: past the SDK's hook.
-    pdb.Pdb().set_trace(sys._getframe(2))
+    # Two frames up: past the SDK's hook. After `c`, Ctrl-C still ends the worker.
+    pdb.Pdb(nosigint=True).set_trace(sys._getframe(2))
     return None

@@ -96,6 +96,10 @@ class BuildCatalog:
             _snapshot(self._modules[name], self._inputs[name], is_fast=name in self._fast[pipeline]) for name in names
         ]
 
+    def has(self, module: str) -> bool:
+        """Tell whether this build has a module."""
+        return module in self._modules
+
     def input_problem(self, module: str, document: dict[str, Any]) -> str | None:
         """Return why the step of a module would refuse its input; None if it takes it, or may."""
         try:
@@ -154,6 +158,13 @@ def steps_of(builds: Builds, pipeline: str, payload: dict[str, Any]) -> list[Ste
     return None
 
 
+def input_problem(builds: Builds, module: str, document: dict[str, Any]) -> str | None:
+    """Return why all builds with a module refuse the input of its step; None if one takes it, or may."""
+    asked = [build for build in builds if build is None or build.has(module)]
+    problems = [build.input_problem(module, document) if build else None for build in asked]
+    return problems[0] if problems and all(problems) else None
+
+
 def merged(builds: Builds) -> Catalog | None:
     """Return what all builds know together, each module as the newest one has it; None if nothing is known."""
     readable = [build.catalog for build in builds if build]
@@ -196,9 +207,7 @@ class PublishedCatalogs:
 
     async def input_problem(self, module: str, document: dict[str, Any]) -> str | None:
         """Return why all workers would refuse a step's input; None if one takes it, or if that is not known."""
-        builds = await self._read(0)
-        problems = [build.input_problem(module, document) if build else None for build in builds]
-        return problems[0] if problems and all(problems) else None
+        return input_problem(await self._read(0), module, document)
 
     async def catalog(self) -> Catalog | None:
         """Return what all workers know together; None if nothing was published, or the database does not answer."""

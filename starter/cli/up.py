@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -224,11 +224,16 @@ def print_addresses(stack: Stack) -> None:
         *([("console", info.console)] if info.console else []),
         *_broker_rows(stack),
         ("task queue", info.task_queue),
-        ("modules", ", ".join(info.modules) if info.workers else "no worker here: start one with `redrive worker`"),
+        ("modules", ", ".join(info.modules) if info.workers else _start_worker(info.modules)),
     ]
     for name, value in rows:
         console.print(f"  {name:<11}{value}", markup=False, soft_wrap=True)
     console.print("Ctrl-C stops everything; state is kept. `redrive modules` shows what can be started.")
+
+
+def _start_worker(modules: Sequence[str]) -> str:
+    """Say how to start a worker. One with other modules would fail the runs that wait for these."""
+    return f"no worker here: start one with `redrive worker --modules {','.join(modules)}`"
 
 
 def _broker_rows(stack: Stack) -> list[tuple[str, str]]:

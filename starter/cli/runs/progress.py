@@ -72,7 +72,10 @@ async def tell_if_no_worker(redrive: "Redrive") -> None:
 
 
 T = TypeVar("T")
-NO_WORKER = "no worker is running: the run waits in Temporal and begins when one is started with `redrive worker`"
+NO_WORKER = (
+    "no worker is running: the run waits in Temporal, and begins when one that has its pipeline is started "
+    "(`redrive worker --modules …`)"
+)
 INTERVAL = 0.25
 # A restarting server is back before this; a wait should outlast it as the run does.
 OUTAGE_TIMEOUT = 60.0

@@ -245,6 +245,7 @@ async def test_a_start_without_a_worker_says_that_the_run_waits(redrive: Command
     await worker.communicate()
     assert (started.code, started.out.startswith("run-"), started.err) == (0, True, told)
     assert told.startswith("no worker is running: the run waits in Temporal")
+    assert "redrive worker --modules" in told
     assert waiting.returncode == 0
     assert "Hello, Ada!" in out.decode()
 

@@ -17,7 +17,10 @@ from tests.integration.runs.samples import Number, milliseconds, quick, settled
 # The run's report of its end can be overdue when the loop goes on: Temporal cancels what is done already, and warns.
 @pytest.mark.filterwarnings("ignore:Cannot find activity to cancel")
 async def test_a_step_under_a_debugger_is_not_ended(settings: Settings, temporal: Client, registry: Registry) -> None:
-    """It stops the whole worker for longer than its timeout, the stall limit and the heartbeats allow: one attempt."""
+    """It stops the whole worker for longer than its timeout, the stall limit and the heartbeats allow: one attempt.
+
+    Nothing is logged into the debugger's prompt.
+    """
     at_once = most = 0
 
     @registry.module("slow", policy=quick(max_attempts=3, timeout=0.3, base=milliseconds(1)))
@@ -32,12 +35,14 @@ async def test_a_step_under_a_debugger_is_not_ended(settings: Settings, temporal
 
     Pipeline("p", slow, registry=registry)
     hasty = settings.model_copy(update={"stall_limit": timedelta(seconds=1)})
-    async with running_worker(hasty, registry, debug=True):
-        redrive = Redrive(temporal, task_queue=settings.task_queue, registry=registry)
-        runs = [await redrive.start("p", {}) for _ in range(2)]
-        views = [await settled(redrive, run.run_id) for run in runs]
+    with capture_logs() as logged:
+        async with running_worker(hasty, registry, debug=True):
+            redrive = Redrive(temporal, task_queue=settings.task_queue, registry=registry)
+            runs = [await redrive.start("p", {}) for _ in range(2)]
+            views = [await settled(redrive, run.run_id) for run in runs]
     assert [(view.status, view.steps[0].attempt) for view in views] == [(RunStatus.SUCCESS, 1)] * 2
     assert most == 1
+    assert [line["event"] for line in logged if line["log_level"] == "warning"] == []
 
 
 async def test_a_fast_step_under_a_debugger_is_not_ended(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, model_validator
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.contracts import PublishedCatalog
 from redrive.errors import UnknownPipeline
-from redrive.published_catalogs import BuildCatalog, merged, refusal, steps_of
+from redrive.published_catalogs import BuildCatalog, input_problem, merged, refusal, steps_of
 
 
 class Small(BaseModel):
@@ -95,6 +95,18 @@ def test_one_build_that_takes_it_is_enough() -> None:
     unknown = refusal([older, newer], "r", {})
     assert isinstance(unknown, UnknownPipeline)
     assert str(unknown) == "pipeline 'r' is not known here; known: p, q"
+
+
+def test_an_edit_is_held_against_the_builds_that_have_the_module() -> None:
+    """A worker of other modules, on the same queue or a minute ago, does not make an edit fit."""
+    other = BuildCatalog.read(Registry().published("other").model_dump_json())
+    older, newer = build(Small, "p"), build(Text, "p")
+    assert input_problem([other, older], "s", {"n": "x"}) == (
+        "n: Input should be a valid integer, unable to parse string as an integer (got 'x')"
+    )
+    assert input_problem([other, newer, older], "s", {"n": "x"}) is None
+    assert input_problem([older, None], "s", {"n": "x"}) is None
+    assert input_problem([other], "s", {"n": "x"}) is None
 
 
 def test_a_catalog_that_cannot_be_read_takes_everything() -> None:

@@ -144,6 +144,7 @@ document.addEventListener("toggle", (event) => {
 function pick() {
   const form = find("#picked");
   if (!form) return;
+  form.hidden = !find("input[name=letter]");
   const boxes = all("input[name=letter]:checked");
   const tenants = new Set(boxes.map((box) => box.dataset.tenant).filter(Boolean));
   const note = find("[data-picked]", form);
@@ -218,12 +219,21 @@ function listen() {
   const tenant = new URLSearchParams(location.search).get("tenant");
   const source = new EventSource("/api/v1/events" + (tenant ? `?tenant=${encodeURIComponent(tenant)}` : ""));
   source.addEventListener("open", () => (light.dataset.state = "on"));
-  source.addEventListener("error", () => (light.dataset.state = "off"));
+  source.addEventListener("error", () => {
+    light.dataset.state = "off";
+    // The browser connects again by itself, unless the console refused: it is starting, or nobody is signed in any more.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listenAgain, 5000);
+  });
   source.addEventListener("change", changed);
   source.addEventListener("bulk", changed);
   // The first one says that the stream begins: what changed since the page was made is not in it.
   source.addEventListener("resync", changed);
   addEventListener("pagehide", () => source.close());
+}
+
+function listenAgain() {
+  if (!find("form.dirty")) changed();
+  listen();
 }
 
 // Keyboard: j k x enter / ?

@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS @schema@.outbox_schemas (
 );
 
 -- The release of this file. A bridge refuses to work with an older one.
-CREATE OR REPLACE FUNCTION @schema@.outbox_version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION @schema@.outbox_version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 2';
 
 -- Why a value does not fit a JSON schema, with the field's name; NULL if it fits. It refuses only what a module refuses as well:
 -- modules read "5" as a number, so a text for a number is left to them, and so are the keywords that are not here.
@@ -196,7 +196,7 @@ BEGIN
         RETURN earlier.event_id;
     END IF;
     IF run_after IS NULL OR run_after <= now() THEN
-        PERFORM pg_notify('redrive_outbox', '@schema@');
+        PERFORM pg_notify('redrive_outbox', '@schema@ rows ' || extract(epoch FROM coalesce(run_after, now())));
     END IF;
     RETURN id;
 END
@@ -243,33 +243,56 @@ BEGIN
         replay_request = format('outbox-%s-%s', known.event_id, known.replays + 1),
         status = 'pending', run_after = now(), check_at = NULL
     WHERE each.event_id = known.event_id;
-    PERFORM pg_notify('redrive_outbox', '@schema@');
+    PERFORM pg_notify('redrive_outbox', '@schema@ replays ' || extract(epoch FROM now()));
     RETURN 'pending';
 END
 $$;
 
--- For bridges: take rows that are due. They are locked until the transaction ends; a bridge that dies lets them go.
-CREATE OR REPLACE FUNCTION @schema@.outbox_take(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
-    SELECT * FROM @schema@.outbox
-    WHERE status = 'pending' AND replay_request IS NULL AND NOT waits AND deleted_at IS NULL AND run_after <= now()
-    ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED
+-- For bridges: take rows that are due, those behind a place in their order. They are locked until the transaction ends; a bridge that
+-- dies lets them go. From the beginning it reads all that was taken since the last vacuum: hence the place. The transaction may have
+-- begun before a row was made: hence clock_timestamp().
+DROP FUNCTION IF EXISTS @schema@.outbox_take(integer), @schema@.outbox_take_replays(integer);
+CREATE OR REPLACE FUNCTION @schema@.outbox_take(p_limit integer, p_run_after timestamptz DEFAULT '-infinity', p_position bigint DEFAULT 0)
+    RETURNS SETOF @schema@.outbox LANGUAGE plpgsql VOLATILE
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY SELECT * FROM @schema@.outbox
+    WHERE status = 'pending' AND replay_request IS NULL AND NOT waits AND deleted_at IS NULL AND run_after <= moment
+        AND (run_after, position) > (p_run_after, p_position)
+    ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED;
+END
 $$;
 
 -- For bridges: the same for replays, which wait for a worker's answer and must not keep others from starting.
-CREATE OR REPLACE FUNCTION @schema@.outbox_take_replays(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
-    SELECT * FROM @schema@.outbox
-    WHERE status = 'pending' AND replay_request IS NOT NULL AND deleted_at IS NULL AND run_after <= now()
-    ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED
+CREATE OR REPLACE FUNCTION @schema@.outbox_take_replays(
+    p_limit integer, p_run_after timestamptz DEFAULT '-infinity', p_position bigint DEFAULT 0
+) RETURNS SETOF @schema@.outbox LANGUAGE plpgsql VOLATILE
+    SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY SELECT * FROM @schema@.outbox
+    WHERE status = 'pending' AND replay_request IS NOT NULL AND deleted_at IS NULL AND run_after <= moment
+        AND (run_after, position) > (p_run_after, p_position)
+    ORDER BY run_after, position LIMIT p_limit FOR UPDATE SKIP LOCKED;
+END
 $$;
 
--- For bridges: these rows have their runs.
-CREATE OR REPLACE FUNCTION @schema@.outbox_started(p_events uuid[], p_runs text[]) RETURNS void LANGUAGE sql VOLATILE AS $$
+-- For bridges: these rows have their runs, since so many seconds. It is not waited for the disk: what a crash of PostgreSQL undoes is
+-- done again, to the same effect.
+DROP FUNCTION IF EXISTS @schema@.outbox_started(uuid[], text[]);
+CREATE OR REPLACE FUNCTION @schema@.outbox_started(p_events uuid[], p_runs text[], p_seconds float8[]) RETURNS void LANGUAGE sql
+    VOLATILE AS $$
+    SELECT set_config('synchronous_commit', 'off', true);
     UPDATE @schema@.outbox AS old SET
-        status = 'in_flight', run_id = given.run_id, started_at = coalesce(old.started_at, clock_timestamp()),
+        status = 'in_flight', run_id = given.run_id,
+        started_at = coalesce(old.started_at, clock_timestamp() - given.seconds * interval '1 s'),
         attempts = 0, last_error = NULL, category = NULL, first_failed_at = NULL, failed_at = NULL, replay_request = NULL,
         -- Until then the bridge that started it looks without a write; from then on, whichever bridge runs.
         check_at = clock_timestamp() + interval '10 s'
-    FROM unnest(p_events, p_runs) AS given (event_id, run_id)
+    FROM unnest(p_events, p_runs, p_seconds) AS given (event_id, run_id, seconds)
     WHERE old.event_id = given.event_id AND old.status = 'pending'
 $$;
 
@@ -289,6 +312,7 @@ $$;
 -- For bridges: rows whose runs are to be asked about, every ten seconds; a parked one after a quarter of the time that it has been
 -- parked, at most half a minute.
 CREATE OR REPLACE FUNCTION @schema@.outbox_due(p_limit integer) RETURNS SETOF @schema@.outbox LANGUAGE sql VOLATILE AS $$
+    SELECT set_config('synchronous_commit', 'off', true);
     UPDATE @schema@.outbox AS old SET
         check_at = clock_timestamp() + CASE old.status WHEN 'failed'
             THEN least(greatest((clock_timestamp() - coalesce(old.failed_at, old.started_at)) / 4, interval '1 s'), interval '30 s')
@@ -309,6 +333,7 @@ DECLARE
     is_over boolean := coalesce((p_fate ->> 'ended')::boolean, false);
     is_next boolean;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
     SELECT * INTO known FROM @schema@.outbox WHERE event_id = p_event FOR UPDATE;
     IF known.check_at IS NULL OR known.ended_at IS NOT NULL OR known.run_id IS DISTINCT FROM p_fate ->> 'run_id' THEN
         RETURN false;
@@ -344,15 +369,18 @@ $$;
 -- When a row is over, the next one of its ordering key may start.
 CREATE OR REPLACE FUNCTION @schema@.outbox_release() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    due_at timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('@schema@.outbox ' || OLD.tenant || ' ' || OLD.ordering_key, 0));
     UPDATE @schema@.outbox AS next SET waits = false
     WHERE next.waits AND next.event_id = (
         SELECT event_id FROM @schema@.outbox
         WHERE tenant = OLD.tenant AND ordering_key = OLD.ordering_key AND ended_at IS NULL AND deleted_at IS NULL
-        ORDER BY position LIMIT 1);
+        ORDER BY position LIMIT 1)
+    RETURNING next.run_after INTO due_at;
     IF FOUND THEN
-        PERFORM pg_notify('redrive_outbox', '@schema@');
+        PERFORM pg_notify('redrive_outbox', '@schema@ rows ' || extract(epoch FROM due_at));
     END IF;
     RETURN NULL;
 END

@@ -8,7 +8,7 @@ from redrive.errors import InvalidInput
 
 DEFAULT_SCHEMA: Final = "redrive"
 # The release of `install.sql`, as its function outbox_version() tells it.
-VERSION: Final = 1
+VERSION: Final = 2
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _BRIDGE_FUNCTIONS: Final = (
     *("take", "take_replays", "started", "not_started"),

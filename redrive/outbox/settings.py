@@ -33,10 +33,10 @@ class OutboxSettings(BaseSettings):
         default=DEFAULT_SCHEMA, validation_alias="REDRIVE_OUTBOX_SCHEMA"
     )
     batch: int = Field(
-        default=50, ge=1, le=1000, validation_alias="REDRIVE_OUTBOX_BATCH", description="rows in one transaction"
+        default=25, ge=1, le=1000, validation_alias="REDRIVE_OUTBOX_BATCH", description="rows in one transaction"
     )
     lanes: int = Field(
-        default=4, ge=1, le=32, validation_alias="REDRIVE_OUTBOX_LANES", description="transactions side by side"
+        default=8, ge=1, le=32, validation_alias="REDRIVE_OUTBOX_LANES", description="transactions side by side"
     )
     poll_interval: timedelta = Field(
         default=timedelta(seconds=1),

@@ -128,6 +128,8 @@ async def open_pool(database_url: str, *, max_size: int = 10, role: str | None =
             timeout=CONNECT_TIMEOUT.total_seconds(),
             command_timeout=COMMAND_TIMEOUT.total_seconds(),
             server_settings=_settings(role),
+            # Nothing that uses it changes the session, and resetting costs a round trip for each use.
+            reset=None if role else _leave_as_it_is,
         )
         try:
             if role:
@@ -136,6 +138,10 @@ async def open_pool(database_url: str, *, max_size: int = 10, role: str | None =
             pool.terminate()
             raise
         return pool
+
+
+async def _leave_as_it_is(_: object) -> None:
+    pass
 
 
 async def open_session(database_url: str) -> Session:

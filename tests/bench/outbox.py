@@ -38,7 +38,7 @@ from redrive.starter.stack.stack import Stack
 from tests.bench.outbox_jobs import URL
 from tests.conftest import eventually, owner_url
 
-LANES, BATCH = 4, 50
+LANES, BATCH = 8, 25
 AT_ONCE = 50
 ROUNDS = 3
 RATES = (200, 150, 100, 50, 25)
@@ -240,7 +240,7 @@ class OutboxBench:
                 async with connection.transaction():
                     rows = await call(connection, "redrive", "take", BATCH)
                     ids = [row["event_id"] for row in rows]
-                    await call(connection, "redrive", "started", ids, [f"run-{each}" for each in ids])
+                    await call(connection, "redrive", "started", ids, [f"run-{each}" for each in ids], [0.0] * len(ids))
                 done += len(rows)
             await connection.close()
 

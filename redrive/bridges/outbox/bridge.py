@@ -1,14 +1,16 @@
 """The bridge from an outbox: takes rows that are due, makes runs of them, and keeps each row up with its run.
 
-A batch of rows is locked by one transaction (FOR UPDATE SKIP LOCKED) from the moment it is taken until its rows say
-that they have their runs. If the process dies, PostgreSQL lets the rows go, and another bridge takes them: the same
-key, the same run. There is nothing to expire, and any number of bridges may run side by side.
+A row is locked by a transaction (FOR UPDATE SKIP LOCKED) from the moment it is taken until it says that it has its run.
+If the process dies, PostgreSQL lets its rows go, and another bridge takes them: the same key, the same run. There is
+nothing to expire, and any number of bridges may run side by side.
 
-One lane at a time waits for rows (a notification, or the poll); once it has some, the next lane waits.
+One lane at a time takes rows, by a transaction: those that are there, and those that come until the first of them has
+its run. Then the next lane takes, while this one waits for the rest of its rows, records them and commits.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,8 +20,10 @@ import asyncpg
 
 from redrive.bridges.events.intake import Reaction, judge
 from redrive.bridges.outages import Outages, Stopping, said
+from redrive.bridges.outbox.batch import Batch
 from redrive.bridges.outbox.follower import Follower
 from redrive.bridges.outbox.handling import NotStarted, Outcome, RowHandler, Started
+from redrive.bridges.outbox.row_queue import BEGINNING, Place, RowQueue, place_of
 from redrive.errors import NotConfigured
 from redrive.logs import get_logger
 from redrive.outbox.rows import Outbox, OutboxEntry, call, entry_of
@@ -37,8 +41,8 @@ log = get_logger(__name__)
 class OutboxLimits:
     """How much a bridge takes at once, and how long it waits."""
 
-    batch: int = 50
-    lanes: int = 4
+    batch: int = 25
+    lanes: int = 8
     poll_interval: timedelta = timedelta(seconds=1)
     shutdown_grace: timedelta = timedelta(seconds=10)
 
@@ -46,16 +50,6 @@ class OutboxLimits:
     def held(self) -> int:
         """How many rows that are not replays it may hold."""
         return self.batch * self.lanes
-
-
-class _Queue:
-    """Rows of one kind: the function that takes them, and the turn of the lane that waits for them."""
-
-    def __init__(self, function: str, batch: int) -> None:
-        self.function = function
-        self.batch = batch
-        self.turn = asyncio.Lock()
-        self.news = asyncio.Event()
 
 
 class OutboxBridge:
@@ -75,8 +69,8 @@ class OutboxBridge:
         self._limits = limits
         self._ready = ready
         self._stop = asyncio.Event()
-        self._rows = _Queue("take", limits.batch)
-        self._replays = _Queue("take_replays", limits.batch)
+        self._rows = RowQueue("take", limits.poll_interval)
+        self._replays = RowQueue("take_replays", limits.poll_interval)
         self._source = f"outbox:{outbox.schema}"
         self._outages = Outages(self._source, self._stop, is_outage)
 
@@ -122,56 +116,73 @@ class OutboxBridge:
         for task in done:
             await task
 
-    async def _lane(self, queue: _Queue) -> None:
+    async def _lane(self, queue: RowQueue) -> None:
         with contextlib.suppress(Stopping):
             while not self._stop.is_set():
                 await self._outages.until_done("servers", lambda: self._take_some(queue))
 
-    async def _take_some(self, queue: _Queue) -> None:
-        """Wait for a batch of rows and handle it, in one transaction."""
-        pool = await self._outbox.database.pool()
+    async def _take_some(self, queue: RowQueue) -> None:
+        """Wait for rows and handle a batch of them, in one transaction."""
         async with contextlib.AsyncExitStack() as turn:
             await turn.enter_async_context(queue.turn)
+            await queue.wait()
             if self._stop.is_set():
                 return
-            queue.news.clear()
-            async with pool.acquire() as connection, connection.transaction():
-                rows = await call(connection, self._outbox.schema, queue.function, queue.batch)
-                if rows:
-                    await turn.aclose()
-                    started, outage = await self._settle(connection, [entry_of(row) for row in rows])
-            if not rows:
-                await self._wait_for(queue.news)
-                return
-        self._follower.started(started)
-        if outage:
-            # Only now: what the others of the batch have got is committed.
-            raise outage
+            try:
+                await self._handle_some(queue, turn)
+            except BaseException:
+                # Its rows are unlocked again.
+                queue.tell(BEGINNING)
+                raise
 
-    async def _settle(
-        self, connection: Connection, rows: Sequence[OutboxEntry]
-    ) -> tuple[list[tuple[OutboxEntry, str]], Exception | None]:
-        """Handle rows side by side and record the outcomes; return which started, and the outage that left others."""
-        outcomes = await asyncio.gather(*map(self._handler.handle, rows), return_exceptions=True)
-        pairs = list(zip(rows, outcomes, strict=True))
-        started = [(row, done.run_id) for row, done in pairs if isinstance(done, Started)]
+    async def _handle_some(self, queue: RowQueue, turn: contextlib.AsyncExitStack) -> None:
+        pool = await self._outbox.database.pool()
+        async with pool.acquire() as connection, connection.transaction():
+            batch = Batch(self._handler)
+            try:
+                await self._fill(batch, connection, queue)
+                await turn.aclose()
+                outcomes = await batch.outcomes()
+            finally:
+                batch.cancel()
+            await self._record(connection, outcomes)
+        self._follower.started([(row, done.run_id) for row, done in outcomes if isinstance(done, Started)])
+        for _, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                # Only now: what the others of the batch have got is committed.
+                raise outcome
+
+    async def _fill(self, batch: Batch, connection: Connection, queue: RowQueue) -> None:
+        """Take rows, and more as they come until one of them is answered: those that come wait for no slow start."""
+        while True:
+            if (place := queue.next_place()) is not None:
+                batch.add(await self._look(connection, queue, place, self._limits.batch - len(batch)))
+            if not batch or len(batch) == self._limits.batch:
+                return
+            await queue.wait(batch)
+            if batch.is_answered or self._stop.is_set():
+                return
+
+    async def _look(self, connection: Connection, queue: RowQueue, place: Place, limit: int) -> list[OutboxEntry]:
+        begin, behind = time.monotonic(), () if place == BEGINNING else place
+        found = await call(connection, self._outbox.schema, queue.function, limit, *behind)
+        rows = [entry_of(row) for row in found]
+        last = Place(rows[-1].run_after, rows[-1].position) if len(rows) == limit else None
+        queue.looked(place, last, time.monotonic() - begin)
+        return rows
+
+    async def _record(self, connection: Connection, outcomes: Sequence[tuple[OutboxEntry, Outcome | Exception]]) -> None:
+        started = [(row.event_id, done.run_id, done.ago()) for row, done in outcomes if isinstance(done, Started)]
         if started:
-            facts = [row.event_id for row, _ in started], [run_id for _, run_id in started]
-            await call(connection, self._outbox.schema, "started", *facts)
-        for row, outcome in pairs:
+            await call(connection, self._outbox.schema, "started", *map(list, zip(*started, strict=True)))
+        for row, outcome in outcomes:
             if isinstance(outcome, NotStarted):
                 why = (outcome.error, outcome.category, outcome.again)
                 await call(connection, self._outbox.schema, "not_started", row.event_id, *why)
-        return started, _first_error(outcomes)
-
-    async def _wait_for(self, news: asyncio.Event) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.poll_interval.total_seconds()):
-                await news.wait()
 
     def _tell_news(self) -> None:
-        self._rows.news.set()
-        self._replays.news.set()
+        self._rows.tell(BEGINNING)
+        self._replays.tell(BEGINNING)
 
     async def _listen(self) -> None:
         """Hear of new rows at once. Without this, and where a pooler is in between, the poll finds them."""
@@ -189,9 +200,11 @@ class OutboxBridge:
     async def _hear(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         closed = asyncio.Event()
 
-        def told(_: Any, __: int, ___: str, schema: object) -> None:
+        def told(_: Any, __: int, ___: str, payload: object) -> None:
+            schema, _, news = str(payload).partition(" ")
             if schema == self._outbox.schema:
-                self._tell_news()
+                kind, _, seconds = news.partition(" ")
+                (self._replays if kind == "replays" else self._rows).tell(place_of(seconds))
 
         connection.add_termination_listener(lambda _: closed.set())
         await connection.add_listener(CHANNEL, told)
@@ -201,9 +214,7 @@ class OutboxBridge:
     async def _follow(self) -> None:
         with contextlib.suppress(Stopping):
             while True:
-                busy = await self._outages.until_done("database", self._follower.follow_some)
-                if not busy:
-                    await asyncio.sleep(self._follower.interval.total_seconds())
+                await asyncio.sleep(await self._outages.until_done("database", self._follower.follow_some))
 
     async def _release_stuck(self) -> None:
         while True:
@@ -215,15 +226,6 @@ class OutboxBridge:
             except DATABASE_ERRORS as error:
                 log.debug("outbox.not_released", source=self._source, error=said(error))
             await asyncio.sleep(_RELEASE_INTERVAL.total_seconds())
-
-
-def _first_error(outcomes: Sequence[Outcome | BaseException]) -> Exception | None:
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            return outcome
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return None
 
 
 def is_outage(error: Exception) -> bool:

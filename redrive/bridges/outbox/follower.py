@@ -13,7 +13,7 @@ from redrive.bridges.outbox.recent import FollowedRow, RecentStarts
 from redrive.contracts import ERROR_TEXT_LIMIT
 from redrive.errors import RedriveError, RunCanceled, RunFailed, RunNotFound
 from redrive.logs import get_logger
-from redrive.outbox.rows import Outbox, OutboxEntry, OutboxStatus, call, entry_of
+from redrive.outbox.rows import Outbox, OutboxEntry
 from redrive.postgres.database import Database
 from redrive.postgres.values import clean, json_text
 from redrive.redaction.redactor import Redactor
@@ -28,14 +28,18 @@ _LISTED: Final = 50
 _DESCRIBED: Final = 10
 # A run that Temporal does not know is given up only after this long.
 _GONE: Final = timedelta(minutes=1)
+_FOLLOWED: Final = "event_id, ordering_key, status, cycle, tenant, run_id, failed_step, started_at"
+# Between passes, in seconds. Looking takes at most a tenth of the time: where very many runs are under way, rows learn
+# of their outcomes later, and others are not started later.
+_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 5.0
+_PAUSE_FACTOR: Final = 9
 
 log = get_logger(__name__)
 
 
 class Follower:
     """Keep rows up with their runs."""
-
-    interval: Final = timedelta(milliseconds=200)
 
     def __init__(self, outbox: Outbox, redrive: Redrive, database: Database, redactor: Redactor) -> None:
         self._outbox = outbox
@@ -47,15 +51,19 @@ class Follower:
 
     def started(self, rows: Sequence[tuple[OutboxEntry, str]]) -> None:
         """Look after rows whose runs were just started here."""
-        given = [FollowedRow.of(row, run_id, OutboxStatus.IN_FLIGHT) for row, run_id in rows]
-        self._recent.add(given, time.monotonic())
+        self._recent.add([FollowedRow.just_started(row, run_id) for row, run_id in rows], time.monotonic())
 
-    async def follow_some(self) -> bool:
+    async def follow_some(self) -> float:
+        """Tell rows the outcomes of their runs; return how many seconds to pause."""
+        begin = time.monotonic()
+        if await self._follow_some():
+            return 0.0
+        return min(max(_PAUSE, _PAUSE_FACTOR * (time.monotonic() - begin)), _LONGEST_PAUSE)
+
+    async def _follow_some(self) -> bool:
         """Tell rows the outcomes of their runs; return whether more of them may be known already."""
         recent = self._recent.due(time.monotonic())
-        pool = await self._outbox.database.pool()
-        entries = map(entry_of, await call(pool, self._outbox.schema, "due", BATCH))
-        due = [FollowedRow.of(row, row.run_id or "", row.status) for row in entries]
+        due = await self._due()
         if not recent and not due:
             return False
         known = await fates_of(await self._database.pool(), [row.run for row in (*recent, *due)])
@@ -69,6 +77,11 @@ class Follower:
         await self._put(news)
         self._recent.forget(row for row, _ in news)
         return len(due) == BATCH and bool(news)
+
+    async def _due(self) -> list[FollowedRow]:
+        pool = await self._outbox.database.pool()
+        query = f"SELECT {_FOLLOWED} FROM {self._outbox.schema}.outbox_due($1)"  # noqa: S608
+        return [FollowedRow.read(record) for record in await pool.fetch(query, BATCH)]
 
     async def _silent(self, rows: Sequence[FollowedRow]) -> list[tuple[FollowedRow, Fate]]:
         """Return which of the runs without a record have ended."""

@@ -6,7 +6,8 @@ again to the same effect.
 """
 
 import random
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -38,9 +39,14 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Started:
-    """The row has its run."""
+    """The row has its run, since a moment of the monotonic clock."""
 
     run_id: str
+    since: float = field(default_factory=time.monotonic)
+
+    def ago(self) -> float:
+        """Return how many seconds ago."""
+        return time.monotonic() - self.since
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import asyncpg
+
 from redrive.bridges.outbox.fates import Fate
 from redrive.outbox.rows import OutboxEntry, OutboxStatus
 from redrive.store.run_fates import Followed
@@ -31,10 +33,17 @@ class FollowedRow(NamedTuple):
     started_at: datetime | None
 
     @classmethod
-    def of(cls, row: OutboxEntry, run_id: str, status: OutboxStatus) -> "FollowedRow":
-        """Return what is needed of a row."""
+    def just_started(cls, row: OutboxEntry, run_id: str) -> "FollowedRow":
+        """Return what is needed of a row whose run has just been started."""
         run = Followed(row.tenant, run_id, row.failed_step)
-        return cls(row.event_id, row.ordering_key, status, row.cycle, run, row.started_at)
+        return cls(row.event_id, row.ordering_key, OutboxStatus.IN_FLIGHT, row.cycle, run, row.started_at)
+
+    @classmethod
+    def read(cls, record: asyncpg.Record) -> "FollowedRow":
+        """Return what is needed of a row, from its columns."""
+        run = Followed(record["tenant"], record["run_id"] or "", record["failed_step"])
+        given = (record["event_id"], record["ordering_key"], OutboxStatus(record["status"]), record["cycle"])
+        return cls(*given, run, record["started_at"])
 
     def is_news(self, fate: Fate) -> bool:
         """Tell whether a run's fate changes the row; outbox_follow() decides."""

@@ -74,7 +74,7 @@ class BulkOptions(ReplayOptions):
 
     verb: BulkVerb
     selection: LetterSelection = LetterSelection()
-    output: dict[str, Any] | None = Field(default=None, description="what each step would have returned, to resolve")
+    output: Any = Field(default=None, description="what each step would have returned, to resolve")
     rate: float | None = Field(default=None, gt=0, le=1000, description="commands per second at most; none: no limit")
     parallelism: int = Field(default=20, ge=1, le=500, description="how many may be under way at once")
     canary: int = Field(default=0, ge=0, le=ITEMS_LIMIT, description="how many go first, alone, to their outcome")
@@ -82,7 +82,9 @@ class BulkOptions(ReplayOptions):
 
     @model_validator(mode="after")
     def _fits_verb(self) -> Self:
-        if (self.output is not None) != (self.verb is Verb.RESOLVE):
+        # An activity may return null: that is an output too.
+        is_given = "output" in self.model_fields_set if self.verb is Verb.RESOLVE else self.output is not None
+        if is_given != (self.verb is Verb.RESOLVE):
             raise ValueError("output: belongs to resolve, and to no other verb")
         if self.verb is not Verb.REPLAY and self.options != ReplayOptions().options:
             raise ValueError(f"{', '.join(ReplayOptions.model_fields)}: belong to replay, and to no other verb")
@@ -327,7 +329,7 @@ def item_command(start: BulkStart, letter_id: str) -> LetterCommand:
         case Verb.REPLAY:
             return Replay(**fields, **command.options)
         case Verb.RESOLVE:
-            return Resolve(**fields, output=command.output or {})
+            return Resolve(**fields, output=command.output)
         case Verb.DISCARD:
             return Discard(**fields)
 

@@ -16,8 +16,8 @@ from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.web.render import show
 from redrive.console.web.routes import page_router, query_of, read_query
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
-from redrive.documents import parse_payload, validation_sentence
-from redrive.errors import InvalidInput, RedriveError
+from redrive.documents import parse_json, parse_payload, validation_sentence
+from redrive.errors import InvalidInput, RedriveError, TooLarge
 from redrive.postgres.tenancy import Pool
 from redrive.store.approvals import Approval, get_approval, list_approvals, not_found
 from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
@@ -103,7 +103,9 @@ def _options(body: bytes) -> BulkOptions:
     except ValueError:
         raise InvalidInput("the form has more fields than it should: reload the page") from None
     given = {name: values[-1] for name, values in fields.items() if values[-1].strip()}
-    documents = {name: parse_payload(given[name]) for name in _DOCUMENTS if name in given}
+    documents: dict[str, Any] = {"input_patch": parse_payload(given["input_patch"])} if "input_patch" in given else {}
+    if "output" in given:
+        documents["output"] = _output(given["output"])
     chosen: dict[str, Any] = {name: given[name] for name in _CHOSEN if name in given}
     if "letter" in fields:
         chosen["letters"] = fields["letter"]
@@ -112,6 +114,16 @@ def _options(body: bytes) -> BulkOptions:
         return BulkOptions(**options, **documents, selection=LetterSelection(**chosen))
     except ValidationError as error:
         raise InvalidInput(validation_sentence(error)) from None
+
+
+def _output(text: str) -> Any:
+    """Read what steps would have returned: an activity may return any JSON."""
+    try:
+        return parse_json(text)
+    except TooLarge as error:
+        raise TooLarge(f"output: {error}") from None
+    except ValueError as error:
+        raise InvalidInput(f"output: not valid JSON: {error}") from error
 
 
 class ItemsQuery(BaseModel):

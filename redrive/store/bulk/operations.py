@@ -81,20 +81,21 @@ class Members:
 
     count: int
     digest: str
-    groups: list[tuple[str, str, int]]
+    groups: list[tuple[str, str, bool, int]]
+    """Of each pipeline and step: whether it is a foreign workflow's, and how many."""
 
 
 # Counts and fingerprints the members that a statement gives.
 _MEMBERS: Final = """
     WITH members AS MATERIALIZED ({source}), groups AS (
-        SELECT pipeline, step, count(*) AS count FROM members GROUP BY pipeline, step
+        SELECT pipeline, step, is_foreign, count(*) AS count FROM members GROUP BY pipeline, step, is_foreign
     )
     SELECT (SELECT count(*) FROM members) AS count,
            (SELECT encode(sha256(convert_to(coalesce(
                 string_agg(id || ':' || version, ',' ORDER BY id COLLATE "C"), ''), 'UTF8')), 'hex') FROM members)
                 AS digest,
-           (SELECT coalesce(jsonb_agg(jsonb_build_array(pipeline, step, count) ORDER BY pipeline, step), '[]')
-            FROM groups) AS groups
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(pipeline, step, is_foreign, count) ORDER BY pipeline, step),
+                '[]') FROM groups) AS groups
 """
 
 
@@ -108,7 +109,7 @@ _FREEZE: Final = """
 
 # The members as they were stored.
 _FROZEN: Final = """
-    SELECT letter.id, item.version, letter.pipeline, letter.module AS step
+    SELECT letter.id, item.version, letter.pipeline, letter.module AS step, letter.step LIKE '%@%' AS is_foreign
     FROM bulk_items AS item JOIN dead_letters AS letter ON letter.id = item.letter_id
     WHERE item.tenant = $1 AND item.bulk_id = $2
 """
@@ -118,7 +119,8 @@ async def find_members(pool: Pool, command: BulkCommand) -> Members:
     """Return what a bulk operation would consist of now."""
     async with reading(pool, command.tenant) as connection:
         query = await _chosen(connection, command)
-        source = query.select("id, version, pipeline, module AS step", "dead_letters", limit=ITEMS_LIMIT + 1)
+        columns = "id, version, pipeline, module AS step, step LIKE '%@%' AS is_foreign"
+        source = query.select(columns, "dead_letters", limit=ITEMS_LIMIT + 1)
         return _members(await connection.fetchrow(_MEMBERS.format(source=source), *query.parameters))
 
 

@@ -76,7 +76,12 @@ def _check_size(members: Members) -> None:
 
 def planned_groups(known: KnownSteps, command: BulkCommand, members: Members) -> list[PlannedGroup]:
     """Return what happens for each pipeline and step, by the pipelines that are known."""
-    return [_group(known, command, *group) for group in members.groups]
+    return [
+        (_foreign_group if is_foreign else _group)(
+            known, command, PlannedGroup(pipeline=pipeline, step=step, count=count)
+        )
+        for pipeline, step, is_foreign, count in members.groups
+    ]
 
 
 def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
@@ -84,27 +89,31 @@ def unsafe_steps(groups: list[PlannedGroup]) -> list[str]:
     return sorted({step.name for group in groups for step in group.run_again if step.effect is Effect.UNSAFE})
 
 
-def _group(known: KnownSteps, command: BulkCommand, pipeline: str, step: str, count: int) -> PlannedGroup:
-    names = known.pipelines.get(pipeline, [])
+def _group(known: KnownSteps, command: BulkCommand, group: PlannedGroup) -> PlannedGroup:
+    names, step = known.pipelines.get(group.pipeline, []), group.step
     note = None
     if step not in names:
-        names, note = [step], f"pipeline {pipeline!r} has no step {step!r} here: what follows is not known"
+        names, note = [step], f"pipeline {group.pipeline!r} has no step {step!r} here: what follows is not known"
     dead = names.index(step)
     if command.verb is not Verb.REPLAY:
         later = names[dead + 1 :] if command.verb is Verb.RESOLVE else []
-        return PlannedGroup(pipeline=pipeline, step=step, count=count, afterwards=later, note=note)
+        return group.model_copy(update={"afterwards": later, "note": note})
     first = command.from_step or step
     if first not in names[: dead + 1]:
         note = f"from_step {first!r} is not one of the steps up to {step!r}: these will be skipped"
-        return PlannedGroup(pipeline=pipeline, step=step, count=count, note=note)
-    return PlannedGroup(
-        pipeline=pipeline,
-        step=step,
-        count=count,
-        run_again=[_step(known, name) for name in names[names.index(first) : dead + 1]],
-        afterwards=names[dead + 1 :] if command.mode is Mode.FROM_STEP else [],
-        note=note,
-    )
+        return group.model_copy(update={"note": note})
+    again = [_step(known, name) for name in names[names.index(first) : dead + 1]]
+    later = names[dead + 1 :] if command.mode is Mode.FROM_STEP else []
+    return group.model_copy(update={"run_again": again, "afterwards": later, "note": note})
+
+
+def _foreign_group(known: KnownSteps, command: BulkCommand, group: PlannedGroup) -> PlannedGroup:
+    """Return what happens in workflows that are no pipeline runs: their own code decides what comes next."""
+    if command.mode is Mode.STEP_ONLY or command.from_step is not None:
+        note = f"{group.pipeline!r} is no pipeline, which mode and from_step are for: these will be skipped"
+        return group.model_copy(update={"note": note})
+    again = [_step(known, group.step)] if command.verb is Verb.REPLAY else []
+    return group.model_copy(update={"run_again": again, "note": "what follows is decided by the workflow's own code"})
 
 
 def _step(known: KnownSteps, name: str) -> PlannedStep:

@@ -150,7 +150,7 @@ def judge(view: BulkView) -> None:
         stopped = f"stopped: {view.stopped_because}; " if view.status is BulkStatus.STOPPED else ""
         raise BulkIncomplete(
             f"{stopped}{now.applied} of {now.total} applied, {now.skipped} skipped, {now.failed} failed: "
-            f"see `redrive bulk items {view.id} --status failed`"
+            f"see `redrive bulk items {view.id} --status {'failed' if now.failed else 'skipped'}`"
         )
 
 

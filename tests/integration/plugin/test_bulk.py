@@ -3,7 +3,7 @@
 import uuid
 
 from redrive import STEP, ModuleContext, Pipeline, Registry, Terminal
-from redrive.bulk import BulkCommand
+from redrive.bulk import BulkCommand, BulkProgress, BulkStatus
 from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus, Verb
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import Database
@@ -68,6 +68,28 @@ async def test_one_bulk_operation_replays_both_kinds(
             assert await handle.result() == "1: shipped o-1 in 3"
             await users.closed(handle, LetterStatus.REPLAYED)
         await users.redrive.result(started.run_id)
+
+
+async def test_a_bulk_operation_resolves_with_what_an_activity_returns(new_project: ProjectFactory) -> None:
+    """Any JSON, not only an object; one that does not fit is skipped with the reason."""
+    tenant = f"tenant-{uuid.uuid4().hex[:8]}"
+    async with running(await new_project(tenant=tenant)) as users:
+        users.broken("ship")
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        await users.parked(handle)
+        bulk = users.redrive.bulk
+        for output, counts in ((["by", "hand"], (0, 1)), ("by hand", (1, 0))):
+            plan = await bulk.plan(BulkCommand(tenant=tenant, verb=Verb.RESOLVE, output=output))
+            assert [group.note for group in plan.groups] == ["what follows is decided by the workflow's own code"]
+            started = await bulk.start(plan, requested_by="ada", reason="shipped by hand")
+
+            async def ended(bulk_id: str = started.bulk_id) -> BulkProgress | None:
+                view = await bulk.get(bulk_id, tenant=tenant)
+                return view.progress if view.status is BulkStatus.DONE else None
+
+            progress = await eventually(ended)
+            assert (progress.applied, progress.skipped) == counts
+        assert await handle.result() == "1: by hand"
 
 
 async def test_reconcile_leaves_parked_ones_alone_and_marks_those_whose_workflow_is_gone(

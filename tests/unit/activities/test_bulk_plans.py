@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.activities.bulk import known_steps
@@ -56,20 +56,53 @@ def test_a_plan_names_what_runs_again_and_what_follows(
     shop: KnownSteps, given: BulkCommand, step: str, again: list[str], afterwards: list[str]
 ) -> None:
     """From the step that the replay begins with to the dead one; later ones run for the first time."""
-    (group,) = planned_groups(shop, given, Members(3, "digest", [("order", step, 3)]))
+    (group,) = planned_groups(shop, given, Members(3, "digest", [("order", step, False, 3)]))
     assert ([planned.name for planned in group.run_again], group.afterwards) == (again, afterwards)
 
 
 def test_what_the_worker_does_not_know_is_said(shop: KnownSteps) -> None:
     """A pipeline or module of another release has no known effect."""
-    (group,) = planned_groups(shop, command(), Members(1, "digest", [("gone", "step", 1)]))
+    (group,) = planned_groups(shop, command(), Members(1, "digest", [("gone", "step", False, 1)]))
     assert [(planned.name, planned.effect) for planned in group.run_again] == [("step", None)]
     assert "not known" in (group.note or "")
 
 
+@pytest.mark.parametrize(
+    ("given", "again", "note"),
+    [
+        (command(), ["charge"], "what follows is decided by the workflow's own code"),
+        (command(Verb.RESOLVE, output="paid"), [], "what follows is decided by the workflow's own code"),
+        (
+            command(mode=Mode.STEP_ONLY),
+            [],
+            "'Order' is no pipeline, which mode and from_step are for: these will be skipped",
+        ),
+    ],
+)
+def test_of_a_foreign_workflow_no_pipeline_is_looked_for(
+    shop: KnownSteps, given: BulkCommand, again: list[str], note: str
+) -> None:
+    """Its own code decides what follows; a module that it calls has a known effect."""
+    (group,) = planned_groups(shop, given, Members(3, "digest", [("Order", "charge", True, 3)]))
+    assert ([planned.name for planned in group.run_again], group.note) == (again, note)
+    assert all(planned.effect == "keyed" for planned in group.run_again)
+
+
+def test_an_output_is_any_json_and_belongs_to_resolve() -> None:
+    """An activity may return null; who forgets the output is told so."""
+    for output in ({"id": 1}, "paid", 5, None):
+        given = command(Verb.RESOLVE, output=output)
+        assert BulkCommand.model_validate_json(given.model_dump_json()).output == output
+    for wrong in ({"verb": "resolve"}, {"verb": "replay", "output": "paid"}):
+        with pytest.raises(ValidationError, match="belongs to resolve, and to no other verb"):
+            BulkCommand.model_validate({"tenant": "acme", **wrong})
+
+
 def test_only_what_runs_again_can_be_unsafe(shop: KnownSteps) -> None:
     """A later step that was never reached repeats nothing."""
-    groups = planned_groups(shop, command(), Members(2, "digest", [("order", "charge", 1), ("order", "mail", 1)]))
+    groups = planned_groups(
+        shop, command(), Members(2, "digest", [("order", "charge", False, 1), ("order", "mail", False, 1)])
+    )
     assert unsafe_steps(groups[:1]) == []
     assert unsafe_steps(groups) == ["mail"]
 
@@ -79,8 +112,8 @@ def test_only_what_runs_again_can_be_unsafe(shop: KnownSteps) -> None:
     [
         (Members(0, "digest", []), InvalidInput),
         (Members(ITEMS_LIMIT + 1, "digest", []), InvalidInput),
-        (Members(1, "another digest", [("order", "charge", 1)]), PlanChanged),
-        (Members(1, "digest", [("order", "mail", 1)]), UnsafeEffects),
+        (Members(1, "another digest", [("order", "charge", False, 1)]), PlanChanged),
+        (Members(1, "digest", [("order", "mail", False, 1)]), UnsafeEffects),
     ],
 )
 def test_a_start_is_refused(shop: KnownSteps, members: Members, error: type[Exception]) -> None:
@@ -90,4 +123,4 @@ def test_a_start_is_refused(shop: KnownSteps, members: Members, error: type[Exce
     )
     with pytest.raises(error):
         judge(shop, start, members)
-    judge(shop, start.model_copy(update={"allow_unsafe": True}), Members(1, "digest", [("order", "mail", 1)]))
+    judge(shop, start.model_copy(update={"allow_unsafe": True}), Members(1, "digest", [("order", "mail", False, 1)]))

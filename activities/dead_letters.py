@@ -39,7 +39,7 @@ from redrive.metrics import Metrics
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.redaction.redactor import Redactor
 from redrive.store.dead_letters import records as dead_letters
-from redrive.tracing import labelled, note
+from redrive.tracing import labelled, span, trace_headers
 
 # How long a run waits for the database; after that, its tenant's queue writes for it.
 LONGEST: Final = timedelta(seconds=1)
@@ -60,7 +60,7 @@ class LetterReports:
     @activity.defn(name=Activity.REPORT_EXHAUSTED)
     async def report_exhausted(self, report: ExhaustedReport) -> None:
         """Report to the queue that a step is exhausted: the facts, redacted."""
-        await self.send(report.redacted(await self._snapshot(report), self._redactor.text))
+        await self.send(report.redacted(await self._snapshot(report), self._redactor.text, trace_headers()))
 
     async def send(self, report: LetterReport) -> None:
         """Send redacted facts to the queue."""
@@ -142,13 +142,21 @@ class LetterRecords:
     @activity.defn(name=Activity.RECORD_EXHAUSTED)
     async def record_exhausted(self, message: Exhausted) -> None:
         """Write the record, or append a cycle to it, and have the alert raised that is due."""
+        letter = message.letter
+        # A queue writes for many runs: what it does for each belongs to the trace of that one.
+        with (
+            labelled(message.labels),
+            span("dead_letter.record", "consumer", carrier=message.trace, run_id=letter.run_id, step=letter.step),
+        ):
+            await self._record_exhausted(message)
+
+    async def _record_exhausted(self, message: Exhausted) -> None:
         pool = await self._database.pool()
         recorded = await dead_letters.record_exhausted(pool, message, self._alerts.window)
         if message.again and not recorded.is_new:
             log.warning("dead_letter.reported_again", dlq_id=message.letter.workflow_id, run_id=message.letter.run_id)
             return
-        with structlog.contextvars.bound_contextvars(**message.labels), labelled(message.labels):
-            note(run_id=message.letter.run_id)
+        with structlog.contextvars.bound_contextvars(**message.labels):
             log.warning(
                 "run.dead_lettered",
                 run_id=message.letter.run_id,

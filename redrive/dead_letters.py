@@ -303,6 +303,9 @@ class Exhausted(_Exhaustion):
 
     payload: Any
     config: RetryPolicy | OperationOptions
+    trace: dict[Text255, Text255] = Field(
+        default_factory=dict, max_length=4, exclude_if=lambda value: not value, description="the headers of its trace"
+    )
 
 
 class ExhaustedReport(_Exhaustion):
@@ -311,7 +314,7 @@ class ExhaustedReport(_Exhaustion):
     snapshot: StepSnapshot
     document: dict[str, Any]
 
-    def redacted(self, payload: Any, text: Callable[[str], str]) -> Exhausted:
+    def redacted(self, payload: Any, text: Callable[[str], str], trace: dict[str, str]) -> Exhausted:
         """Return the facts of the record, with this payload, and with texts that were given from outside redacted."""
         facts = dict(self) | {
             "correlation_id": text(self.correlation_id),
@@ -319,6 +322,7 @@ class ExhaustedReport(_Exhaustion):
             "labels": {name: text(value) for name, value in self.labels.items()},
             "payload": payload,
             "config": self.snapshot.policy,
+            "trace": trace,
         }
         return Exhausted(**{name: facts[name] for name in Exhausted.model_fields})
 

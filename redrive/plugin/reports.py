@@ -36,6 +36,7 @@ from redrive.payloads import data_converter
 from redrive.plugin.code_lines import CODE_LINE_LIMIT
 from redrive.plugin.operations import Operation
 from redrive.redaction.redactor import Redactor
+from redrive.tracing import trace_headers
 
 REPORT: Final = "redrive.report"
 OUTCOME: Final = "redrive.outcome"
@@ -163,6 +164,7 @@ class ReportActivities:
                     "code_line": _shown_line(told.options.code_line, redactor, hides_texts=hides_texts),
                 }
             ),
+            trace=trace_headers(),
         )
         await signal_queue(self._client(), self._task_queue, message)
 

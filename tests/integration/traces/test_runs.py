@@ -77,8 +77,8 @@ async def test_a_replayed_run_goes_on_with_its_trace(scene: Scene, temporal: Cli
     assert said.code == 0, said.err
     (begun,) = await scene.collector.until("run.start", where=lambda span: span.name == "run.start")
     spans = await scene.collector.until("CompleteWorkflow:ModuleRun", where=lambda span: span.trace == begun.trace)
-    reports = [span.id for span in spans if span.name == "SignalWithStartWorkflow:DeadLetter"]
-    assert only(spans, "RunWorkflow:DeadLetter").parent in reports
+    reports = [span.id for span in spans if span.name == "RunActivity:report_exhausted"]
+    assert only(spans, "dead_letter.record").parent in reports
     assert [span.facts["cycle"] for span in spans if span.name == "RunActivity:run_step"] == [1, 2]
     command = "SignalWorkflow:replay"
     (sent,) = await scene.collector.until(command, where=lambda span: span.name == command)

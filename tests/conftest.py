@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import signal
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,6 +37,35 @@ structlog.configure(
 
 # A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to install what tests of a whole run will ask for: all its processes would wait for it together."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        stack = contextlib.ExitStack()
+        stack.enter_context(subprocess.Popen([sys.executable, "-m", "tests.debian"], cwd=Path(__file__).parents[1]))
+        config.add_cleanup(stack.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files of a whole run: beside those whose tests wait for servers there are always some that compute."""
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[str, dict[Path, list[pytest.Item]]] = {}
+    for item in items:
+        directory = item.path.relative_to(Path(__file__).parent).parts[0]
+        files.setdefault(directory, {}).setdefault(item.path, []).append(item)
+    # Backwards, so that what needs a package that is being installed comes later.
+    integration = [*reversed(files.pop("integration", {}).values())]
+    waiting = [*reversed(files.pop("acceptance", {}).values()), *files.pop("browser", {}).values()]
+    share = len(integration) // max(len(waiting), 1)
+    ordered: list[list[pytest.Item]] = []
+    for number, file in enumerate(waiting):
+        ordered += [file, *integration[number * share : (number + 1) * share]]
+    ordered += integration[len(waiting) * share :]
+    # Unit tests are short: with them, all processes end together.
+    ordered += [file for directory in files.values() for file in directory.values()]
+    items[:] = itertools.chain(*ordered)
 
 
 def pytest_collection_finish() -> None:

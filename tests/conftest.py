@@ -24,6 +24,7 @@ from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
+from tests.database import close_connections
 
 T = TypeVar("T")
 
@@ -81,6 +82,7 @@ async def stack() -> AsyncIterator[StackInfo]:
         Path(directory).chmod(0o711)
         async with Stack(Settings(), state_dir=Path(directory) / "state", workers=0) as running:
             yield running.info
+            await close_connections()
 
 
 def owner_url(stack: StackInfo) -> str:

@@ -69,8 +69,16 @@ def _with_bytecode(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _check() -> int:
-    codes = [subprocess.call([str(VENV / "bin" / tool), *rest], cwd=ROOT) for tool, *rest in CHECKS]
-    return max(codes)
+    """Run all checks, side by side; print what each says when it ends, in their order."""
+    running = [
+        subprocess.Popen(
+            [str(VENV / "bin" / tool), *rest], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for tool, *rest in CHECKS
+    ]
+    for check in running:
+        print(check.communicate()[0], end="", flush=True)
+    return int(any(check.returncode for check in running))
 
 
 @contextlib.contextmanager

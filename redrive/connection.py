@@ -7,10 +7,12 @@ Models are not imported here: who lists runs does without them.
 
 import asyncio
 import atexit
+import contextlib
 import fcntl
 import functools
 import json
 import os
+import threading
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -37,6 +39,8 @@ LOGINS_FILE = "logins.json"
 LOCK_FILE = "lock"
 CONNECT_TIMEOUT = 10.0
 SETTLE_TIME = 0.1
+# On a machine that is so busy that they do not get a turn.
+LONGEST_SETTLE_TIME = 5.0
 
 
 async def connect_temporal(settings: "Settings", runtime: "Runtime | None" = None) -> "Client":
@@ -85,7 +89,26 @@ async def _answered(connection: Awaitable[Connected], address: str) -> Connected
 def settle_at_exit() -> None:
     """Give Temporal's native threads time to release Python at exit: otherwise they abort the process (SIGABRT)."""
     # https://github.com/temporalio/sdk-python/issues/300: there is nothing to close or to wait for.
-    atexit.register(time.sleep, SETTLE_TIME)
+    atexit.register(_settle)
+
+
+def _settle() -> None:
+    give_up = time.monotonic() + LONGEST_SETTLE_TIME
+    time.sleep(SETTLE_TIME)
+    while _other_threads_run() and time.monotonic() < give_up:
+        time.sleep(SETTLE_TIME)
+
+
+def _other_threads_run() -> bool:
+    """Tell whether another thread of this process runs, or waits for its turn; False where the system does not say."""
+    own = str(threading.get_native_id())
+    for thread in Path("/proc/self/task").glob("*"):
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            if thread.name != own and state == "R":
+                return True
+    return False
 
 
 def _reason(error: Exception) -> str:

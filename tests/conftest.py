@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import signal
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +24,7 @@ from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
 from redrive.starter.stack.state import StackInfo
 from redrive.worker import running_worker
+from tests.database import close_connections
 
 T = TypeVar("T")
 
@@ -36,6 +40,35 @@ structlog.configure(
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to install what tests of a whole run will ask for: all its processes would wait for it together."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        stack = contextlib.ExitStack()
+        stack.enter_context(subprocess.Popen([sys.executable, "-m", "tests.debian"], cwd=Path(__file__).parents[1]))
+        config.add_cleanup(stack.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files of a whole run: beside those whose tests wait for servers there are always some that compute."""
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[str, dict[Path, list[pytest.Item]]] = {}
+    for item in items:
+        directory = item.path.relative_to(Path(__file__).parent).parts[0]
+        files.setdefault(directory, {}).setdefault(item.path, []).append(item)
+    # Backwards, so that what needs a package that is being installed comes later.
+    integration = [*reversed(files.pop("integration", {}).values())]
+    waiting = [*reversed(files.pop("acceptance", {}).values()), *files.pop("browser", {}).values()]
+    share = len(integration) // max(len(waiting), 1)
+    ordered: list[list[pytest.Item]] = []
+    for number, file in enumerate(waiting):
+        ordered += [file, *integration[number * share : (number + 1) * share]]
+    ordered += integration[len(waiting) * share :]
+    # Unit tests are short: with them, all processes end together.
+    ordered += [file for directory in files.values() for file in directory.values()]
+    items[:] = itertools.chain(*ordered)
+
+
 def pytest_collection_finish() -> None:
     """Leave what is loaded to itself, as our programs do: the collector would look through it again and again."""
     gc.freeze()
@@ -49,6 +82,7 @@ async def stack() -> AsyncIterator[StackInfo]:
         Path(directory).chmod(0o711)
         async with Stack(Settings(), state_dir=Path(directory) / "state", workers=0) as running:
             yield running.info
+            await close_connections()
 
 
 def owner_url(stack: StackInfo) -> str:

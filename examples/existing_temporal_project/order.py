@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 
 from temporalio.client import Client
 
@@ -23,3 +24,5 @@ async def main(what: str, order_id: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(*sys.argv[1:]))
+    # Temporal's threads can crash Python when it ends at once: https://github.com/temporalio/sdk-python/issues/300
+    time.sleep(0.5)

@@ -94,13 +94,17 @@ class Up:
         """Wait until it is in the middle of starting."""
         return until(self.family, what="children of redrive up")
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
         self.launch()
         try:
             until(self.started, within=180, what="redrive up")
         except BaseException:
             self.process.kill()
             raise
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -109,22 +109,19 @@ async def test_wait_outlasts_the_restart_of_the_server(up: Up, sink: Sink) -> No
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)])
-async def test_next_up_finishes_what_the_last_one_left(sink: Sink, number: signal.Signals, code: int) -> None:
+async def test_next_up_finishes_what_the_last_one_left(up: Up, sink: Sink, number: signal.Signals, code: int) -> None:
     """A run that retries while `up` is stopped, or killed, finishes under the next `up`; no process is left."""
     order = next(_numbers)
-    with working_directory() as directory:
-        up = Up(directory, "--modules", MODULES, variables=_variables(sink))
-        with up:
-            sink.refusing = True
-            redrive = await Redrive.connect(up.settings)
-            run = await redrive.start("effects", {"number": order})
-            await eventually(lambda: _is_retrying(redrive, run.run_id))
-            assert up.stop(number) == code
-        sink.refusing = False
-        with up:
-            redrive = await Redrive.connect(up.settings)
-            await insist(lambda: redrive.result(run.run_id))
-            view = await redrive.status(run.run_id)
+    sink.refusing = True
+    redrive = await Redrive.connect(up.settings)
+    run = await redrive.start("effects", {"number": order})
+    await eventually(lambda: _is_retrying(redrive, run.run_id))
+    assert up.stop(number) == code
+    sink.refusing = False
+    up.start()
+    redrive = await Redrive.connect(up.settings)
+    await insist(lambda: redrive.result(run.run_id))
+    view = await redrive.status(run.run_id)
     assert view.status is RunStatus.SUCCESS
     assert view.steps[0].attempt > 1
     assert [set(sink.keys[f"/{order}/{step}"]) for step in STEPS] == [{f"{run.run_id}:{step}:effect"} for step in STEPS]

@@ -28,7 +28,7 @@ from redrive.contracts import RunStatus
 from redrive.dead_letters import LetterId, LetterSelection
 from tests import debian
 from tests.acceptance.live import Up, working_directory
-from tests.browser.conftest import CHROMIUM, FLAGS
+from tests.browser.conftest import CHROMIUM, FLAGS, PACKAGE
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
 # What is ordered, and how often: some succeed, some recover, the others are three groups of dead letters.
@@ -84,7 +84,7 @@ async def main() -> None:
     """Take all pictures."""
     shop = Shop()
     async with serving(shop) as address, async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=debian.find(CHROMIUM, "chromium"), args=FLAGS)
+        chromium = await playwright.chromium.launch(executable_path=debian.find(CHROMIUM, PACKAGE), args=FLAGS)
         services = json.dumps({"shop": {"base_url": address}})
         with working_directory() as directory:
             up = Up(directory, variables={"REDRIVE_SERVICES": services})

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 from pydantic import BaseModel
 from temporalio.client import Client
 
@@ -16,6 +15,7 @@ from redrive import STEP, ModuleContext, NoJitter, Pipeline, Redrive, Registry, 
 from redrive.bulk import BulkAnswer, BulkCommand, BulkItem, BulkStatus, BulkView, ItemStatus
 from redrive.dead_letters import LetterId, LetterSelection, Verb
 from tests.conftest import eventually
+from tests.database import fetch
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
 WHO: dict[str, Any] = {"requested_by": "ada", "reason": "the provider is back"}
@@ -158,11 +158,7 @@ class Case:
 
     async def rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
         """Ask the database, as its owner."""
-        connection = await asyncpg.connect(self.database_url)
-        try:
-            rows = await connection.fetch(query, *arguments)
-        finally:
-            await connection.close()
+        rows = await fetch(self.database_url, query, *arguments)
         return [
             {name: json.loads(value) if name == "after" and value else value for name, value in row.items()}
             for row in rows

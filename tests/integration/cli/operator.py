@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 from temporalio.client import Client, WorkflowHandle
 
 from redrive import Redrive, Registry
 from redrive.dead_letters import LetterId
 from tests.conftest import eventually
+from tests.database import fetch
 from tests.integration.cli.command import CommandLine, Said
 
 WHY = ("--reason", "a test", "--by", "ada")
@@ -80,11 +80,7 @@ class Operator:
 
     async def sql(self, statement: str, *arguments: object) -> list[dict[str, Any]]:
         """Do something as the owner of the database."""
-        connection = await asyncpg.connect(self.command.variables["REDRIVE_OWNER_DATABASE_URL"])
-        try:
-            return [dict(row) for row in await connection.fetch(statement, *arguments)]
-        finally:
-            await connection.close()
+        return await fetch(self.command.variables["REDRIVE_OWNER_DATABASE_URL"], statement, *arguments)
 
 
 async def settled(process: asyncio.subprocess.Process) -> Said:

@@ -17,6 +17,11 @@ async def sweep(operator: Operator) -> ScheduleHandle:
     """The workers' own check, paused: what is found here is damaged here, and found by the command."""
     handle = operator.temporal.get_schedule_handle(f"redrive-expire-keys-{operator.task_queue}")
     await handle.pause()
+
+    async def has_ended() -> bool:
+        return not (await handle.describe()).info.running_actions
+
+    await eventually(has_ended)
     return handle
 
 
@@ -128,6 +133,7 @@ async def test_outcome_that_never_reached_the_record_is_written(operator: Operat
     operator.mend()
     assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
     await operator.until(letter, "replayed")
+    await _listed(operator, 0)
     await operator.sql("UPDATE redrive.dead_letters SET status = 'replaying' WHERE id = $1", letter.workflow_id)
     said = await _reconcile(operator, "--repair", "--json")
     assert (said.code, said.err) == (0, "")

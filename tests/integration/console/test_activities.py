@@ -36,7 +36,12 @@ class Banking:
 
     @workflow.run
     async def run(self, case: str) -> str:
-        policy = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1000)
+        policy = RetryPolicy(
+            initial_interval=timedelta(milliseconds=10),
+            backoff_coefficient=100_000,
+            # By default it would be a hundred times the first.
+            maximum_interval=timedelta(hours=1),
+        )
         result: str = await workflow.execute_activity(
             call_bank, case, start_to_close_timeout=timedelta(seconds=5), retry_policy=policy
         )
@@ -65,7 +70,7 @@ async def test_a_failing_activity_is_listed_paused_and_tried_again(
 
     async def listed() -> dict[str, Any] | None:
         rows = (await admin.get(ADDRESS)).raise_for_status().json()["activities"]
-        # After the third attempt the next one is far away.
+        # The third attempt is far away.
         return next((row for row in rows if row["workflow_id"] == banking.id and row["attempt"] >= 3), None)
 
     row = await eventually(listed)

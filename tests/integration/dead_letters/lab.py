@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle
 
@@ -18,6 +17,7 @@ from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import COMMANDS, Answer, LetterId, LetterStatus, Verb
 from redrive.errors import Unavailable
 from tests.conftest import eventually
+from tests.database import fetch
 
 QUICK = STEP.model_copy(update={"base": timedelta(milliseconds=20), "jitter": NoJitter(), "max_attempts": 2})
 SLOW = QUICK.model_copy(update={"base": timedelta(minutes=1)})
@@ -275,11 +275,7 @@ class Case:
 
     async def rows(self, query: str, *arguments: object) -> list[dict[str, Any]]:
         """Ask the database."""
-        connection = await asyncpg.connect(self.database_url)
-        try:
-            rows = [dict(row) for row in await connection.fetch(query, *arguments)]
-        finally:
-            await connection.close()
+        rows = await fetch(self.database_url, query, *arguments)
         return [{name: _parsed(name, value) for name, value in row.items()} for row in rows]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Replayer, Worker
 
@@ -16,6 +15,7 @@ from redrive import Redrive
 from redrive.dead_letters import COMMANDS, Answer, LetterId, LetterStatus
 from redrive.plugin import DeadLetters
 from tests.conftest import eventually
+from tests.database import fetch
 from tests.integration.plugin import project
 
 
@@ -50,14 +50,8 @@ class Project:
 
     async def letters(self, handle: WorkflowHandle[Any, Any]) -> list[dict[str, Any]]:
         """Return the records of a workflow's dead letters, the oldest first."""
-        connection = await asyncpg.connect(self.database_url)
-        try:
-            rows = await connection.fetch(
-                "SELECT * FROM redrive.dead_letters WHERE run_id = $1 ORDER BY created_at, id", handle.id
-            )
-        finally:
-            await connection.close()
-        return [_read(dict(row)) for row in rows]
+        query = "SELECT * FROM redrive.dead_letters WHERE run_id = $1 ORDER BY created_at, id"
+        return [_read(row) for row in await fetch(self.database_url, query, handle.id)]
 
     async def parked(
         self,

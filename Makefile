@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster docs screenshots clean setup
+.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox bench-plugin memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster docs screenshots clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-bridges: setup ## Compare the retry scheduler with Celery on the same Rabb
 
 bench-outbox: setup ## Compare the outbox with Procrastinate on the same PostgreSQL (about 3 minutes)
 	$(BIN)/python -m tests.bench.outbox
+
+bench-plugin: setup ## Compare a history replay with and without the plugin; fails above 1.1 (half a minute)
+	$(BIN)/python -m tests.bench.plugin_cpu
 
 memory: setup ## Measure a worker with ten thousand parked runs (a quarter of an hour)
 	$(BIN)/python -m tests.bench.parked_memory

@@ -55,13 +55,20 @@ class DeadLetters(SimplePlugin):
         )
         keys = frozenset(redacted_keys)
         self._reports = ReportActivities(task_queue=task_queue, redactor=lambda hidden: Redactor(keys.union(hidden)))
-        interceptors: list[Interceptor] = [ParkingInterceptor(options)]
+        self._parking = ParkingInterceptor(options)
+        interceptors: list[Interceptor] = [self._parking]
         if classify:
             interceptors.append(ClassifyingInterceptor())
         super().__init__("redrive.DeadLetters", interceptors=interceptors, workflow_runner=_passing_through)
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Add the plugin to a worker."""
+        """Add the plugin to a worker, once."""
+        earlier = [each for each in config.get("interceptors") or () if isinstance(each, ParkingInterceptor)]
+        if self._parking in earlier:
+            # Given to the client, whose workers have it, and to the worker as well.
+            return config
+        if earlier:
+            raise ValueError("a worker has one DeadLetters: it has its client's; give one to either, with all patterns")
         following = self._with_following(config)
         config = super().configure_worker(config)
         if following.get("workflows"):
@@ -81,7 +88,7 @@ class DeadLetters(SimplePlugin):
                 changed[name] = list(value)  # type: ignore[literal-required]
         own = plugins.index(self) if self in plugins else len(plugins)
         for plugin in plugins[own + 1 :]:
-            if isinstance(plugin, Plugin):
+            if isinstance(plugin, Plugin) and not isinstance(plugin, DeadLetters):
                 changed = plugin.configure_worker(changed)
         return changed
 

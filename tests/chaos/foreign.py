@@ -125,6 +125,9 @@ async def compare(checkout: Path, python: Path, state: Path, chosen: list[str]) 
     async with Stack(Settings(), state_dir=state, workers=1, console=True) as stack:
         tests = Tests(checkout, python, stack.info.temporal_address)
         before, _ = await tests.outcomes("before", chosen)
+        if not before:
+            print(f"no test was run of {' '.join(chosen)}: see {OUTPUT / 'before.txt'}", file=sys.stderr)
+            return 2
         passing = sorted(name for name, problem in before.items() if problem is None)
         print(f"{len(passing)} of {len(before)} tests pass as they are; these are run again", flush=True)
         async with operator_client(stack.info) as client:

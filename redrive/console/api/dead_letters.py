@@ -4,6 +4,7 @@ The caller gives the commands, in the caller's tenant. With `REDRIVE_APPROVALS=o
 admin has approved it.
 """
 
+import asyncio
 import hashlib
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ from redrive.console.problems import Refusal
 from redrive.contracts import NAME_PATTERN, Message
 from redrive.dead_letter_client import Plan
 from redrive.dead_letters import (
+    REASON_LIMIT,
     Answer,
     Discard,
     LetterCommand,
@@ -39,7 +41,7 @@ from redrive.store.approvals import ApprovalRequest, ask_approval, use_approval
 from redrive.store.dead_letters.commands import first_answer
 from redrive.store.dead_letters.figures import groups as letter_groups
 from redrive.store.dead_letters.figures import stats as letter_stats
-from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters, total
+from redrive.store.dead_letters.lists import audit_trail, find_letter, list_letters, open_siblings, total
 from redrive.store.dead_letters.models import AuditEntry, LetterGroup, LetterRecord, LetterRow, LetterStats
 
 router = APIRouter(prefix="/workflow-dlq", tags=["dead letters"])
@@ -273,14 +275,20 @@ async def restart(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: 
 async def reset(app_state: TheAppState, caller: Operator, aim: Aimed, wanted: CommandBody) -> Answer:
     """Reset a workflow that is no pipeline run to before what failed: a new run does everything since then again.
 
-    The old run ends as terminated, and whoever waits for its result is told so.
+    The old run ends as terminated, and whoever waits for its result is told so; its other dead letters are closed.
     """
     given = identity(caller, wanted)
     earlier = await _earlier_answer(app_state, aim, given["request_id"])
     if earlier:
         return earlier
-    event = aim.record.reset_event()
-    return accepted(await (await app_state.redrive()).dead_letters.reset(aim.record.letter, event, **given))
+    event, letters = aim.record.reset_event(), (await app_state.redrive()).dead_letters
+    answer = accepted(await letters.reset(aim.record.letter, event, **given))
+    reason = f"its workflow was reset: {given['reason']}"[:REASON_LIMIT]
+    others = await open_siblings(await app_state.pool(), aim.record.letter)
+    await asyncio.gather(
+        *(letters.discard(other, requested_by=given["requested_by"], reason=reason) for other in others)
+    )
+    return answer
 
 
 async def _earlier_answer(app_state: AppState, aim: Aim, request_id: str) -> Answer | None:

@@ -10,12 +10,13 @@ from typing import Any, Final
 import asyncpg
 from pydantic_core import from_json
 
-from redrive.dead_letters import LetterFilter, LetterStatus
+from redrive.dead_letters import LetterFilter, LetterId, LetterStatus
 from redrive.errors import LetterNotFound
 from redrive.keys import SHORTEST_PREFIX, only_one
 from redrive.names import label_pairs
 from redrive.postgres.paging import (
     COUNTED,
+    LARGEST_PAGE,
     Page,
     Place,
     Query,
@@ -167,6 +168,13 @@ async def list_letters(pool: Pool, chosen: LetterFilter, limit: int = 50, cursor
         if match is Match.CONTAINS:
             return await _search(connection, chosen, limit, place)
         return await _page(connection, chosen, limit, place)
+
+
+async def open_siblings(pool: Pool, letter: LetterId) -> list[LetterId]:
+    """Return the other open dead letters of a foreign workflow's run: they end with it."""
+    chosen = LetterFilter(tenant=letter.tenant, text=letter.run_id, open=True)
+    page = await list_letters(pool, chosen, LARGEST_PAGE)
+    return [row.letter for row in page.rows if row.letter.execution == letter.execution and row.letter != letter]
 
 
 async def _match(pool: Pool, chosen: LetterFilter, place: Place | None) -> Match | None:

@@ -4,9 +4,11 @@ A replay goes from the options to the answer: the plan, the confirmation, the co
 the input are a JSON Merge Patch.
 """
 
+import asyncio
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from redrive import Redrive
 from redrive.contracts import PAYLOAD_LIMIT
 from redrive.dead_letter_client import Plan
 from redrive.dead_letters import (
+    REASON_LIMIT,
     Discard,
     LetterCommand,
     LetterState,
@@ -38,6 +41,7 @@ from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import Facts, confirm, console, errors
+from redrive.store.dead_letters.lists import open_siblings
 from redrive.store.dead_letters.models import LetterRecord
 
 _STDIN = Path("-")
@@ -150,7 +154,8 @@ async def reset(letter: Letter, /, *, how: Giving) -> None:
     """Reset a workflow that is no pipeline run to before what failed: a new run does everything since then again.
 
     **Warning:** activities that were started together with the failed one, or later, run again, and the old run ends as
-    terminated: whoever waits for its result is told so. A replay does neither; use this for code that has to change.
+    terminated: whoever waits for its result is told so, and its other dead letters are closed. A replay does nothing of
+    it; use this for code that has to change.
 
     **Example**
 
@@ -160,6 +165,7 @@ async def reset(letter: Letter, /, *, how: Giving) -> None:
     redrive = await connect_to_change(settings)
     async with open_records(settings) as pool:
         record = await named_letter(pool, letter)
+        others = await open_siblings(pool, record.letter)
     event_id = record.reset_event()
     confirm(f"Reset the workflow of {record.id}? What it did since then is done again; the old run ends.", yes=how.yes)
     command = how.command(Discard)
@@ -170,6 +176,10 @@ async def reset(letter: Letter, /, *, how: Giving) -> None:
         reason=command.reason,
         request_id=command.request_id,
     )
+    if answer.accepted:
+        reason = f"its workflow was reset: {command.reason}"[:REASON_LIMIT]
+        discard = partial(redrive.dead_letters.discard, requested_by=command.requested_by, reason=reason)
+        await asyncio.gather(*map(discard, others))
     finish(answer, json=how.json)
 
 

@@ -41,6 +41,10 @@ from redrive.starter.cli.terminal import Json, confirm, console, errors
 
 STDIN = "-"
 RunId = Annotated[str, Parameter(name="RUN-ID", help="The run's id, or a beginning of it that no other run has.")]
+WorkflowId = Annotated[
+    str, Parameter(name="WORKFLOW-ID", help="The workflow's id, as `redrive run retrying` lists it.")
+]
+ActivityId = Annotated[str, Parameter(name="ACTIVITY-ID", help="The activity's id, as listed there.")]
 
 
 @Parameter(name="*")
@@ -205,7 +209,7 @@ async def list_retrying(
     await print_retrying(tenant, shown.limit, shown.cursor, json=shown.json)
 
 
-async def pause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+async def pause_activity(workflow_id: WorkflowId, activity_id: ActivityId, /, *, reason: Reason, by: By = None) -> None:
     """Pause a failing activity of a workflow that is no pipeline run: it is not tried again until it is unpaused.
 
     **Example**
@@ -215,7 +219,9 @@ async def pause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Rea
     await _command_activity("pause", workflow_id, activity_id, reason, by)
 
 
-async def unpause_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+async def unpause_activity(
+    workflow_id: WorkflowId, activity_id: ActivityId, /, *, reason: Reason, by: By = None
+) -> None:
     """Let a paused activity of a workflow that is no pipeline run go on.
 
     **Example**
@@ -225,7 +231,7 @@ async def unpause_activity(workflow_id: RunId, activity_id: str, /, *, reason: R
     await _command_activity("unpause", workflow_id, activity_id, reason, by)
 
 
-async def retry_activity(workflow_id: RunId, activity_id: str, /, *, reason: Reason, by: By = None) -> None:
+async def retry_activity(workflow_id: WorkflowId, activity_id: ActivityId, /, *, reason: Reason, by: By = None) -> None:
     """Have a failing activity of a workflow that is no pipeline run tried again now; its attempts begin at 1 again.
 
     **Example**

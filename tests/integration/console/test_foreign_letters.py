@@ -64,3 +64,22 @@ async def test_a_foreign_workflow_is_reset_by_the_api_once(
         runs = [run async for run in client.list_workflows(f"WorkflowId = '{handle.id}'")]
         assert len(runs) <= 2
         assert len(users.outside.called("ship")) == 2
+
+
+async def test_a_reset_closes_all_dead_letters_of_the_old_run(
+    admin: httpx.AsyncClient, lab: Redrive, console_settings: Settings, stack: StackInfo, tenant: str
+) -> None:
+    """Two of a gather died: the old run is terminated, and nobody can answer for either any more."""
+    plugin = DeadLetters(["*"], tenant=tenant, task_queue=console_settings.task_queue)
+    client = await Client.connect(stack.temporal_address, plugins=[plugin])
+    async with running(Project(client, lab, owner_url(stack), plugin)) as users:
+        users.broken("ship")
+        handle = await users.start(project.ParallelWorkflow.run, users.case, 2)
+        old = await users.parked(handle, 2)
+        users.broken()
+        answer = await admin.post(f"/api/v1/workflow-dlq/{old[0]['id']}/reset", json={"reason": "new code"})
+        assert answer.is_success, answer.text
+        await users.closed(handle, LetterStatus.DISCARDED, 2)
+        reasons = {row["resolution_reason"].partition(":")[2] for row in await users.letters(handle)}
+        assert reasons == {" new code"}
+        assert await client.get_workflow_handle(handle.id).result() == ["shipped 0 in 0", "shipped 1 in 1"]

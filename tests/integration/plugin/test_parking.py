@@ -282,6 +282,22 @@ async def test_it_can_be_given_to_a_single_worker(new_project: ProjectFactory) -
         assert await handle.result() == "refunded"
 
 
+@pytest.mark.filterwarnings("ignore:The same plugin type")
+async def test_it_is_there_once_and_two_of_them_are_refused(new_project: ProjectFactory) -> None:
+    """Whoever gives it to the client and to the worker has it once; two with patterns of their own would park twice."""
+    users = await new_project()
+    async with running(users, plugins=[users.plugin]):
+        users.broken("charge")
+        handle = await users.start(project.OrderWorkflow.run, users.order())
+        [letter] = await users.parked(handle)
+        users.broken()
+        await users.command(letter, "replay")
+        assert await handle.result() == "1: shipped o-1 in 3"
+        await users.closed(handle, LetterStatus.REPLAYED)
+    with pytest.raises(ValueError, match="a worker has one DeadLetters"):
+        users.worker(plugins=[DeadLetters(["Order*"])])
+
+
 async def test_it_is_added_to_open_workflows_switched_off_and_removed(new_project: ProjectFactory) -> None:
     """Off for new failures, it still serves what is parked; removed too early, nothing is lost."""
     users, off = await new_project(), await new_project(activities=[])

@@ -35,7 +35,9 @@ async def test_a_dead_letter_says_what_was_done_while_it_is_open(running: Runnin
     await expect(page.locator("#done")).to_be_hidden()
     case.mend()
     await case.redrive.dead_letters.replay(case.letter("second"), requested_by="ben", reason="the bank is back")
-    await expect(page.locator("#done")).to_contain_text(re.compile("Replayed by ben.*the bank is back.*succeeded", re.S))
+    await expect(page.locator("#done")).to_contain_text(
+        re.compile("Replayed by ben.*the bank is back.*succeeded", re.S)
+    )
     await expect(page.locator("#done .contents")).to_contain_text("Output")
 
 

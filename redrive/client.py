@@ -97,6 +97,12 @@ class EditCheck:
     problem: str | None = None
     unknown: Sequence[UnknownField] = ()
 
+    @property
+    def refusal(self) -> str | None:
+        """Why a worker would refuse it: it does not fit, or names a field that the step does not read."""
+        unread = (str(field) for field in self.unknown if "." not in field.path)
+        return self.problem or next(unread, None)
+
 
 class Redrive:
     """Start runs and follow them. One object serves a whole process."""

@@ -72,7 +72,10 @@ async def test_an_edit_waits_for_another_admin(
 
 @pytest.mark.parametrize(
     ("edit", "said"),
-    [({"n": "many"}, "n: Input should be a valid integer"), ({"notes": "x"}, "notes: the input has no such field; did")],
+    [
+        ({"n": "many"}, "n: Input should be a valid integer"),
+        ({"notes": "x"}, "notes: the input has no such field; did"),
+    ],
     ids=["value", "name"],
 )
 async def test_an_edit_that_does_not_fit_waits_for_nobody(

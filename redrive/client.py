@@ -1,6 +1,10 @@
-"""The client: start runs, query them, wait for them, cancel them."""
+"""The client: start runs, query them, wait for them, cancel them.
+
+What it offers beyond runs is imported when it is used: who starts runs waits for no models of dead letters.
+"""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +24,6 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.bulk_client import BulkOperations
 from redrive.connection import connect_temporal, database_url
 from redrive.contracts import (
     DEFAULT_TENANT,
@@ -37,8 +40,6 @@ from redrive.contracts import (
     StepSnapshot,
     Workflow,
 )
-from redrive.dead_letter_client import DeadLetters
-from redrive.dead_letters import LetterId, Replay, RunDocument
 from redrive.documents import check_payload, patched, step_input, validated_run_input
 from redrive.edits import UnknownField, unknown_fields
 from redrive.errors import (
@@ -62,11 +63,10 @@ from redrive.keys import (
     only_one,
 )
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
+from redrive.pending_steps import with_pending
 from redrive.rpc_errors import unavailable
 from redrive.run_labels import checked_labels
 from redrive.run_lists import list_runs
-from redrive.run_probe import with_pending
-from redrive.schedules import PipelineSchedules
 from redrive.settings import Settings, read_settings
 from redrive.starts import start_run
 from redrive.tracing import labelled, note, span
@@ -74,7 +74,11 @@ from redrive.visibility import execution_status, quoted, runs_query, summary
 from redrive.worker_queries import ask
 
 if TYPE_CHECKING:
+    from redrive.bulk_client import BulkOperations
+    from redrive.dead_letter_client import DeadLetters
+    from redrive.dead_letters import LetterId, Replay, RunDocument
     from redrive.published_catalogs import PublishedCatalogs
+    from redrive.schedules import PipelineSchedules
 
 # More would not be faster: they would wait in the server, and time out there.
 STARTS_AT_ONCE: Final = 100
@@ -92,6 +96,12 @@ class EditCheck:
 
     problem: str | None = None
     unknown: Sequence[UnknownField] = ()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a worker would refuse it: it does not fit, or names a field that the step does not read."""
+        unread = (str(field) for field in self.unknown if "." not in field.path)
+        return self.problem or next(unread, None)
 
 
 class Redrive:
@@ -120,9 +130,7 @@ class Redrive:
         self._keyed = KeyedStarts(client, task_queue, claims, self._check)
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._started: dict[str, None] = {}
-        self.dead_letters = DeadLetters(client, task_queue)
-        self.bulk = BulkOperations(client, task_queue, approvals=approvals)
-        self.schedules = PipelineSchedules(client, task_queue, self._check_scheduled)
+        self._approvals = approvals
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
@@ -140,6 +148,27 @@ class Redrive:
     def server(self) -> str:
         """Which Temporal server this is, and which namespace."""
         return f"{self._client.service_client.config.target_host}, namespace {self._client.namespace}"
+
+    @functools.cached_property
+    def dead_letters(self) -> "DeadLetters":
+        """Commands to dead letters: replay, resolve, discard, …"""
+        from redrive.dead_letter_client import DeadLetters  # noqa: PLC0415
+
+        return DeadLetters(self._client, self._task_queue)
+
+    @functools.cached_property
+    def bulk(self) -> "BulkOperations":
+        """Commands to many dead letters at once."""
+        from redrive.bulk_client import BulkOperations  # noqa: PLC0415
+
+        return BulkOperations(self._client, self._task_queue, approvals=self._approvals)
+
+    @functools.cached_property
+    def schedules(self) -> "PipelineSchedules":
+        """Pipelines that run at set times."""
+        from redrive.schedules import PipelineSchedules  # noqa: PLC0415
+
+        return PipelineSchedules(self._client, self._task_queue, self._check_scheduled)
 
     async def close(self) -> None:
         """Close the database connection, which the first start that needed it opened."""
@@ -347,7 +376,7 @@ class Redrive:
         answer: Catalog = await self._ask(Workflow.DESCRIBE_MODULES, Catalog)
         return answer
 
-    async def check_edit(self, letter: LetterId, command: Replay) -> EditCheck:
+    async def check_edit(self, letter: "LetterId", command: "Replay") -> EditCheck:
         """Hold the edit of a replay against the run's own input and the module's, as far as this process can know."""
         if command.input_patch is None:
             return EditCheck()
@@ -361,7 +390,9 @@ class Redrive:
         schema = next((module.input_schema for module in modules if module.name == step), None)
         return EditCheck(problem=problem, unknown=unknown_fields(patch, schema) if schema else [])
 
-    async def _document(self, run_id: str) -> RunDocument:
+    async def _document(self, run_id: str) -> "RunDocument":
+        from redrive.dead_letters import RunDocument  # noqa: PLC0415
+
         await self._describe(run_id)
         try:
             found: RunDocument = await self._handle(run_id).query(

@@ -1,30 +1,20 @@
-"""What a run and Temporal say about it: its state, whether it is parked, and the attempts of a pending step.
+"""What a run and Temporal say about it: its state, and whether it is parked.
 
 Names workflows by their contracts only.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
-from temporalio.api.enums.v1 import PendingActivityState
-from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.client import (
-    Client,
-    WorkflowExecution,
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowQueryFailedError,
-)
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import Activity, Attempt, Query, RunView, StepState, StepStatus
+from redrive.contracts import Query, StepState
 from redrive.dead_letters import LetterId, RunDocument, RunSignal
 from redrive.errors import Unavailable
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
-_ATTEMPTS = TypeAdapter(list[Attempt])
 
 
 @dataclass(frozen=True)
@@ -86,37 +76,3 @@ async def ask_to_report(client: Client, run_id: str) -> bool:
             raise
         return False
     return True
-
-
-def with_pending(view: RunView, description: WorkflowExecution) -> RunView:
-    """Add to a run's view what its workflow cannot know while an activity is being retried."""
-    if not isinstance(description, WorkflowExecutionDescription):
-        return view
-    pending = [
-        activity
-        for activity in description.raw_description.pending_activities
-        if activity.activity_type.name == Activity.RUN_STEP
-    ]
-    running = [step for step in view.steps if step.status is StepStatus.RUNNING]
-    for step, activity in zip(running, pending, strict=False):
-        _fill(step, activity)
-    return view
-
-
-def _fill(step: StepState, activity: PendingActivityInfo) -> None:
-    step.attempt = activity.attempt
-    step.attempts = _reported(activity)
-    waits = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED and activity.attempt > 1
-    if waits:
-        step.status = StepStatus.RETRYING
-        step.attempt = activity.attempt - 1
-        if activity.HasField("next_attempt_schedule_time"):
-            step.next_retry_at = activity.next_attempt_schedule_time.ToDatetime(tzinfo=UTC)
-
-
-def _reported(activity: PendingActivityInfo) -> list[Attempt]:
-    """Read the attempts from the heartbeat details, where the step activity keeps them."""
-    try:
-        return _ATTEMPTS.validate_json(activity.heartbeat_details.payloads[0].data)
-    except (IndexError, ValidationError):
-        return []

@@ -10,14 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from pydantic import ValidationError
 
 from redrive.access import Right, account
-from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 from redrive.documents import validation_sentence
 from redrive.errors import CommandRefused, InvalidInput
 from redrive.keys import new_request_id
@@ -25,6 +24,9 @@ from redrive.postgres.paging import LARGEST_PAGE
 from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.terminal import Json, Yes, console
+
+if TYPE_CHECKING:
+    from redrive.dead_letters import Answer, Discard, Replay, Resolve, Restart
 
 Letter = Annotated[
     str,
@@ -50,7 +52,7 @@ Rights = Annotated[
         "that the role has; `payloads` must be named for staff and viewers.",
     ),
 ]
-CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart)
+CommandType = TypeVar("CommandType", bound="Replay | Resolve | Discard | Restart")
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -150,7 +152,7 @@ def own_person() -> str:
         return account(str(os.getuid()))
 
 
-def finish(answer: Answer, *, json: bool) -> None:
+def finish(answer: "Answer", *, json: bool) -> None:
     """Show the answer to a command, and raise if it was refused."""
     if json:
         print_json(answer)

@@ -76,7 +76,7 @@ app.command(
     help="Idempotency keys: show the run of one, or free it for another run.",
 )
 app.command(
-    "redrive.starter.cli.bulk.lists:app",
+    "redrive.starter.cli.bulk.app:app",
     name="bulk",
     help="Bulk operations: replay, resolve or discard many dead letters with one command.",
 )

@@ -2,19 +2,15 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 from redrive.connection import access_database_url, database_url
-from redrive.contracts import RunView
 from redrive.dead_letters import LetterFilter
 from redrive.errors import InvalidInput, LetterNotFound, NotConfigured, Unavailable
 from redrive.postgres.database import ACCESS_ROLE, DRIVER_ERRORS, Database, database_problem
 from redrive.postgres.tenancy import Pool
 from redrive.settings import Settings
-from redrive.store.audit import Action, put_schedule_entry
 from redrive.store.dead_letters.lists import audit_trail, find_letter, get_letter, list_letters
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord
-from redrive.store.runs import put_cancel
 
 
 @contextlib.asynccontextmanager
@@ -35,13 +31,6 @@ async def open_records_if_any(settings: Settings) -> "AsyncIterator[Pool | None]
         return
     async with open_records(settings) as pool:
         yield pool
-
-
-async def note_schedule(settings: Settings, action: Action, **entry: Any) -> None:
-    """Record in the audit log what is asked of a schedule, where there is a database."""
-    async with open_records_if_any(settings) as pool:
-        if pool:
-            await put_schedule_entry(pool, action, **entry)
 
 
 @contextlib.asynccontextmanager
@@ -77,13 +66,6 @@ async def named_letter(pool: Pool, text: str) -> LetterRecord:
             f"{error}; `redrive dlq list --all` shows those there are "
             "(a run that is parked without one is found by `redrive reconcile`)"
         ) from None
-
-
-async def note_cancel(settings: Settings, view: RunView, *, actor: str, reason: str) -> None:
-    """Record in the audit log that a run is asked to stop, where there is a database."""
-    async with open_records_if_any(settings) as pool:
-        if pool:
-            await put_cancel(pool, tenant=view.tenant, run_id=view.run_id, actor=actor, reason=reason)
 
 
 async def _foreign_letter(pool: Pool, text: str) -> LetterRecord | None:

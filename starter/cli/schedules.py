@@ -16,7 +16,7 @@ from redrive.contracts import DEFAULT_TENANT
 from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput
 from redrive.schedules import NewSchedule, Overlap, ScheduleSummary, ScheduleView
-from redrive.settings import read_settings
+from redrive.settings import Settings, read_settings
 from redrive.starter.cli.command_options import (
     By,
     NewLabels,
@@ -26,13 +26,13 @@ from redrive.starter.cli.command_options import (
     parse_labels,
     parse_moment,
 )
-from redrive.starter.cli.records import note_schedule
+from redrive.starter.cli.records import open_records_if_any
 from redrive.starter.cli.runs.commands import payload_text
 from redrive.starter.cli.runs.progress import tell_if_no_worker
 from redrive.starter.cli.runs.views import moment, print_first, print_json
 from redrive.starter.cli.sdk import connect, connect_to_change
 from redrive.starter.cli.terminal import Facts, Json, Limit, Listing, Yes, confirm, console, errors, plain
-from redrive.store.audit import Action
+from redrive.store.audit import Action, put_schedule_entry
 
 app = App(name="schedule")
 Schedule = Annotated[str, Parameter(name="NAME", help="The schedule's name; `redrive schedule list` shows them.")]
@@ -128,7 +128,7 @@ async def create(
         await redrive.schedules.check(wanted)
         about = {"pipeline": pipeline, "times": when(wanted), "overlap": wanted.overlap.value}
         named = {"tenant": tenant, "name": name, "actor": asked_by(by)}
-        await note_schedule(settings, Action.SCHEDULE_CREATE_REQUESTED, reason=note or None, **named, **about)
+        await _note(settings, Action.SCHEDULE_CREATE_REQUESTED, reason=note or None, **named, **about)
         view = await redrive.schedules.create(wanted)
     _print(view, json=json)
 
@@ -181,7 +181,7 @@ async def pause(
     settings = read_settings()
     redrive, who = await connect_to_change(settings), asked_by(by)
     await redrive.schedules.show(tenant, name)
-    await note_schedule(settings, Action.SCHEDULE_PAUSE_REQUESTED, tenant=tenant, name=name, actor=who, reason=reason)
+    await _note(settings, Action.SCHEDULE_PAUSE_REQUESTED, tenant=tenant, name=name, actor=who, reason=reason)
     await redrive.schedules.pause(tenant, name, note=f"{reason} ({who})")
     _print(await redrive.schedules.show(tenant, name), json=json)
 
@@ -199,7 +199,7 @@ async def resume(
     settings = read_settings()
     redrive, who = await connect_to_change(settings), asked_by(by)
     await redrive.schedules.show(tenant, name)
-    await note_schedule(settings, Action.SCHEDULE_RESUME_REQUESTED, tenant=tenant, name=name, actor=who, reason=reason)
+    await _note(settings, Action.SCHEDULE_RESUME_REQUESTED, tenant=tenant, name=name, actor=who, reason=reason)
     await redrive.schedules.resume(tenant, name, note=f"{reason} ({who})")
     _print(await redrive.schedules.show(tenant, name), json=json)
 
@@ -217,7 +217,7 @@ async def trigger(
     settings = read_settings()
     redrive = await connect_to_change(settings)
     await redrive.schedules.show(tenant, name)
-    await note_schedule(
+    await _note(
         settings, Action.SCHEDULE_TRIGGER_REQUESTED, tenant=tenant, name=name, actor=asked_by(by), reason=reason
     )
     run_id = await redrive.schedules.trigger(tenant, name)
@@ -268,7 +268,7 @@ async def backfill(
     due = await redrive.schedules.times(tenant, name, begin, end)
     confirm(f"Start the runs of {len(due)} times, {moment(begin)} to {moment(end)}?", yes=yes)
     about = {"since": begin.isoformat(), "until": end.isoformat(), "runs": len(due)}
-    await note_schedule(
+    await _note(
         settings,
         Action.SCHEDULE_BACKFILL_REQUESTED,
         tenant=tenant,
@@ -305,9 +305,7 @@ async def delete(
     redrive = await connect_to_change(settings)
     await redrive.schedules.show(tenant, name)
     confirm(f"Delete schedule {name} of tenant {tenant}?", yes=yes)
-    await note_schedule(
-        settings, Action.SCHEDULE_DELETE_REQUESTED, tenant=tenant, name=name, actor=asked_by(by), reason=reason
-    )
+    await _note(settings, Action.SCHEDULE_DELETE_REQUESTED, tenant=tenant, name=name, actor=asked_by(by), reason=reason)
     await redrive.schedules.delete(tenant, name)
     if json:
         print_json({"schedule": name, "tenant": tenant, "deleted": True})
@@ -354,3 +352,10 @@ def _story(view: ScheduleView) -> Group:
     title = Text.assemble(Text(view.name, style="bold"), "  ", "paused" if view.paused else "")
     heading = Text("\nlast runs" if view.recent else "", style="bold")
     return Group(title, Facts(facts), heading, last)
+
+
+async def _note(settings: Settings, action: Action, **entry: Any) -> None:
+    """Record in the audit log what is asked of a schedule, where there is a database."""
+    async with open_records_if_any(settings) as pool:
+        if pool:
+            await put_schedule_entry(pool, action, **entry)

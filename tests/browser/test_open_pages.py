@@ -5,6 +5,7 @@ import re
 from playwright.async_api import Route, expect
 
 from redrive import RunStatus
+from redrive.dead_letters import Verb
 from tests.browser.pages import PATIENCE, Pages, case_of, serious_violations
 from tests.conftest import Running
 
@@ -49,7 +50,7 @@ async def test_a_run_is_followed_to_its_end(running: Running, pages: Pages) -> N
     await expect(page.get_by_text("Cancel", exact=True)).to_be_visible()
     await expect(page.get_by_role("button", name="Continue")).to_have_count(0)
     case.mend()
-    await case.command("replay", "first", mode="STEP_ONLY")
+    await case.command(Verb.REPLAY, "first", mode="STEP_ONLY")
     await page.locator("form[data-api$='/continue']").get_by_label("Reason").fill("the first one went well")
     await page.get_by_role("button", name="Continue").click()
     await case.until(RunStatus.SUCCESS)

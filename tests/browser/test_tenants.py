@@ -24,6 +24,7 @@ async def test_the_chosen_tenant_stays(running: Running, pages: Pages) -> None:
         await page.get_by_role("navigation", name="Pages").get_by_role("link", name=place).click()
         await expect(page).to_have_url(re.compile(f"tenant={pages.tenant}"))
         await expect(picker).to_have_value(pages.tenant)
+    await expect(page.locator(".groups > li")).to_contain_text(pages.tenant)
     assert await serious_violations(page) == []
     await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Dead letters").click()
     await page.get_by_role("link", name="Look at one").click()

@@ -33,7 +33,7 @@ from redrive.dead_letters import (
     refusal,
 )
 from redrive.documents import changed_paths
-from redrive.errors import VersionChanged
+from redrive.errors import CommandRefused, RunNotFound, Unavailable, VersionChanged
 from redrive.postgres.paging import LARGEST_PAGE, Total
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.redaction.redactor import Redactor
@@ -309,5 +309,19 @@ async def _give(app_state: AppState, caller: Principal, aim: Aim, command: Lette
         return earlier
     record, pool = aim.record, await app_state.pool()
     if app_state.settings.approvals and is_edit(command):
+        await _check_edit(app_state, record, command)
         await check_approval(pool, app_state.redactor, record, command, caller)
     return accepted(await (await app_state.redrive()).dead_letters.send(record.letter, command))
+
+
+async def _check_edit(app_state: AppState, record: LetterRecord, command: LetterCommand) -> None:
+    """Refuse an edit that the step would not take, as far as that is known: approved, it could not be started."""
+    if not isinstance(command, Replay):
+        return
+    try:
+        problem = (await (await app_state.redrive()).check_edit(record.letter, command)).refusal
+    except (RunNotFound, Unavailable):
+        # The answer to the command says why it is not possible.
+        return
+    if problem:
+        raise CommandRefused(f"refused: the edited input does not fit: {problem}")

@@ -25,6 +25,7 @@ from redrive.contracts import Name
 from redrive.dead_letter_client import Plan
 from redrive.dead_letters import Mode
 from redrive.documents import changed_paths, parse_payload, validation_sentence
+from redrive.edits import unknown_fields
 from redrive.errors import InvalidInput, RedriveError
 from redrive.levels import bounded, dotted, leaves, levels
 from redrive.redaction.redactor import MARK
@@ -44,12 +45,13 @@ _SENTENCE_SHOWN: Final = 500
 class Check:
     """The result of an edited text: the edit as a JSON Merge Patch, the fields it changes, and what does not fit.
 
-    It is checked if the module's schema is known.
+    It is checked if the module's schema is known. Fields that it does not have are `unknown`: they do nothing.
     """
 
     patch: dict[str, Any] | None = None
     changed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
     can_be_sent: bool = True
     is_checked: bool = False
 
@@ -71,6 +73,7 @@ def check_input(shown: dict[str, Any], text: str, schema: dict[str, Any] | None)
         patch or None,
         changed_paths(patch),
         schema_problems(edited, schema) if schema else [],
+        [str(each) for each in unknown_fields(patch, schema)] if schema else [],
         is_checked=schema is not None,
     )
 

@@ -260,7 +260,7 @@ async def cancel(run_id: RunId, /, *, reason: Reason, by: By = None, json: Json 
     `redrive run cancel run-01a1e2177540731697934191006e66dd --reason "ordered twice"`
     """
     # Here: the other commands do not read the database.
-    from redrive.starter.cli.records import note_cancel  # noqa: PLC0415
+    from redrive.starter.cli.runs.cancels import note_cancel  # noqa: PLC0415
 
     settings, who = read_settings(), asked_by(by)
     redrive = await connect_to_change(settings)

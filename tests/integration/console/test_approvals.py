@@ -70,6 +70,26 @@ async def test_an_edit_waits_for_another_admin(
     assert actions[1:4] == [("approval_asked", "ann"), ("approved", "ben"), ("replay_requested", "ann")]
 
 
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ({"n": "many"}, "n: Input should be a valid integer"),
+        ({"notes": "x"}, "notes: the input has no such field; did"),
+    ],
+    ids=["value", "name"],
+)
+async def test_an_edit_that_does_not_fit_waits_for_nobody(
+    ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case, edit: dict[str, str], said: str
+) -> None:
+    """Once it is approved, nobody could start it: it is refused before somebody is asked."""
+    await case.park("second")
+    replay = f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/replay"
+    refused = await ann.post(replay, json={"reason": "a typo", "input_patch": edit})
+    assert (refused.status_code, refused.json()["code"]) == (409, "command_refused")
+    assert said in refused.json()["detail"]
+    assert (await ben.get("/api/v1/approvals")).json() == {"approvals": []}
+
+
 async def test_an_approval_is_for_that_edit_alone(ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case) -> None:
     """Another value needs another approval; a plain replay needs none; a foreign hash is not found."""
     await case.park("second")
@@ -161,7 +181,7 @@ async def test_an_edit_with_a_secret_is_not_started_from_its_record(
 ) -> None:
     """The record has no secrets: the edit has to be sent again by whoever knows them, and the page says so."""
     await case.park("second")
-    edit = EDIT | {"input_patch": {"password": "hunter2-hunter2"}}
+    edit = EDIT | {"input_patch": {"note": "password=hunter2-hunter2"}}
     letter = case.letter("second").workflow_id
     await ann.post(f"/api/v1/workflow-dlq/{letter}/replay", json=edit)
     plan_hash = (await ben.get("/api/v1/approvals")).json()["approvals"][0]["plan_hash"]

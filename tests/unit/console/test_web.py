@@ -119,6 +119,14 @@ def test_what_does_not_fit_is_named(text: str, said: str) -> None:
     assert said in problems[0]
 
 
+def test_a_field_that_the_schema_does_not_have_is_named() -> None:
+    """It fits, and would do nothing: the nearest known field is offered."""
+    check = check_input({"n": 1}, '{"n": 1, "place": {"city": "Ulm", "stret": "x"}, "nn": 2}', SCHEMA)
+    assert check.problems == []
+    assert [each.partition(":")[0] for each in check.unknown] == ["place.stret", "nn"]
+    assert "did you mean 'n'" in check.unknown[1]
+
+
 def test_a_schema_fetches_nothing() -> None:
     """A reference to elsewhere is not followed; the command is checked by the worker then."""
     assert schema_problems({}, {"$ref": "http://evil.example/schema.json"}) == []

@@ -171,7 +171,9 @@ class OutboxBridge:
         queue.looked(place, last, time.monotonic() - begin)
         return rows
 
-    async def _record(self, connection: Connection, outcomes: Sequence[tuple[OutboxEntry, Outcome | Exception]]) -> None:
+    async def _record(
+        self, connection: Connection, outcomes: Sequence[tuple[OutboxEntry, Outcome | Exception]]
+    ) -> None:
         started = [(row.event_id, done.run_id, done.ago()) for row, done in outcomes if isinstance(done, Started)]
         if started:
             await call(connection, self._outbox.schema, "started", *map(list, zip(*started, strict=True)))

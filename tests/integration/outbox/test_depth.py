@@ -35,9 +35,7 @@ READ_IN_INDEXES = """
 class Reads:
     """Counts the rows that one connection's statements read."""
 
-    def __init__(
-        self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, counter: str = READ
-    ) -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, counter: str = READ) -> None:
         self._connection = connection
         self._schema = schema
         self._counter = counter

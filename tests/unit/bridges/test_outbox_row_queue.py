@@ -1,52 +1,39 @@
-"""Where an outbox bridge looks next: behind what it has taken, and from the beginning once in a poll interval."""
+"""Where an outbox bridge looks next: behind what it has taken, or where there is news."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.bridges.outbox.row_queue import BEGINNING, Place, RowQueue, place_of
+from redrive.bridges.outbox.row_queue import Place, RowQueue, place_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 
 
 def place(minutes: int, position: int = 0) -> Place:
     return Place(NOON + timedelta(minutes=minutes), position)
 
 
-def looked_at_all(interval: timedelta = HOUR) -> RowQueue:
-    """A queue whose first look, from the beginning, is done."""
-    queue = RowQueue("take", interval)
-    assert queue.next_place() == BEGINNING
-    queue.looked(BEGINNING, None, 0.0)
-    return queue
-
-
-async def test_look_that_found_fewer_than_it_could_leaves_nothing_to_look_for() -> None:
-    """Nothing is known of further rows."""
-    assert looked_at_all().next_place() is None
-
-
-async def test_full_look_is_followed_by_one_behind_its_last_row() -> None:
-    """There may be more, and those before it are taken."""
-    queue = looked_at_all()
-    queue.looked(place(1), place(2, 7), 0.0)
-    assert queue.next_place() == place(2, 7)
+async def test_place_is_looked_at_once() -> None:
+    """Without news there is nothing to look for."""
+    queue = RowQueue("take")
+    assert queue.next_place() is None
+    queue.tell(place(1, 7))
+    assert queue.next_place() == place(1, 7)
     assert queue.next_place() is None
 
 
 async def test_earliest_of_all_news_counts() -> None:
     """A transaction that took long commits a row that is older than those that were taken."""
-    queue = looked_at_all()
-    for each in (place(5), place(3), place(4)):
+    queue = RowQueue("take")
+    for each in (place(5), place(3, 2), place(3, 1), place(4)):
         queue.tell(each)
-    assert queue.next_place() == place(3)
+    assert queue.next_place() == place(3, 1)
 
 
 async def test_wait_ends_with_news_and_with_what_else_is_waited_for() -> None:
     """A lane waits for rows, and for the first answer to a start."""
-    queue = looked_at_all()
+    queue = RowQueue("take")
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(queue.wait([answer]))
     await asyncio.sleep(0)
@@ -55,32 +42,29 @@ async def test_wait_ends_with_news_and_with_what_else_is_waited_for() -> None:
     await waiting
     waiting = asyncio.create_task(queue.wait())
     await asyncio.sleep(0)
+    assert not waiting.done()
     queue.tell(place(1))
     await waiting
     assert queue.next_place() == place(1)
 
 
-async def test_all_is_looked_at_once_in_a_poll_interval_whatever_was_told() -> None:
-    """What nobody tells of is found in time, also while rows come without a pause."""
-    queue = looked_at_all(timedelta(milliseconds=1))
-    await queue.wait()
-    queue.tell(place(1))
-    assert queue.next_place() == BEGINNING
-
-
-async def test_look_at_all_that_takes_long_is_repeated_less_often() -> None:
-    """Passing over a million taken rows must not become the bridge's work."""
-    queue = RowQueue("take", timedelta(milliseconds=1))
-    assert queue.next_place() == BEGINNING
-    queue.looked(BEGINNING, None, 60.0)
-    queue.tell(place(1))
-    assert queue.next_place() == place(1)
+async def test_news_without_a_place_ends_the_pause_of_the_search_and_no_lane_s_wait() -> None:
+    """Lanes do not look from the beginning: the search does, beside them."""
+    queue = RowQueue("take")
+    searching, waiting = asyncio.create_task(queue.pause_search(3600)), asyncio.create_task(queue.wait())
+    await asyncio.sleep(0)
+    queue.tell(None)
+    await searching
+    assert not waiting.done()
+    assert queue.next_place() is None
+    queue.wake()
+    await waiting
 
 
 @pytest.mark.parametrize("payload", ["", "-Infinity", "Infinity", "NaN", "soon", "1e300"])
-def test_notification_without_a_time_means_the_beginning(payload: str) -> None:
-    """An early enough time misses nothing."""
-    assert place_of(payload) == BEGINNING
+def test_notification_without_a_time_names_no_place(payload: str) -> None:
+    """Then its row is searched for."""
+    assert place_of(payload) is None
 
 
 def test_notification_names_its_time_to_the_microsecond() -> None:

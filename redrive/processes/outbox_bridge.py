@@ -16,8 +16,8 @@ from redrive.processes.program import on_stop_signals, say_ready, until_signalle
 from redrive.processes.temporal import connect_redrive
 from redrive.settings import Settings
 
-# Besides the lanes: the follower, the sweep, and one to spare.
-_MORE_CONNECTIONS = 3
+# Besides the lanes, of which replays have one: the follower, two searches, the release of stuck rows, and one to spare.
+_MORE_CONNECTIONS = 6
 
 
 @contextlib.asynccontextmanager

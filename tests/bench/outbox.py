@@ -2,10 +2,11 @@
 
 No worker takes the runs: a run is started when Temporal has accepted it, and that is what is measured.
 - starts a second by one bridge with many rows waiting, and plain `start_workflow` calls, in turns on the same servers;
-- from the commit to the start at a steady rate, and from the call to the answer of a plain start. The rate is the
-  highest of RATES that plain starts sustain, or the one that is given;
-- rows a second that the bridge's own transactions take over, without Temporal, and again with `--depth` more rows that
-  are due, as many that are not due yet, and as many that are delivered;
+- from the commit to the start at a steady rate, and from the call to the answer of a plain start, in turns. The rate is
+  the highest of RATES that plain starts sustain, or the one that is given;
+- rows a second that the bridge's own transactions take over, without Temporal;
+- both again with `--depth` more rows that are due (and withdrawn before starts are timed), as many that are not due yet,
+  and as many that are delivered;
 - Procrastinate on the same PostgreSQL, at the same rate, with as many jobs waiting.
 """
 
@@ -44,7 +45,7 @@ ROUNDS = 3
 RATES = (200, 150, 100, 50, 25)
 # A rate is sustained if the worst of a hundred starts is answered within this.
 SUSTAINED = 0.25
-P99 = 98
+P50, P99 = 49, 98
 _DEEP = """
     INSERT INTO redrive.outbox (pipeline, key, payload, status, run_after, run_id, started_at, ended_at)
     SELECT 'hello', kind || number, '{"name": "Ada"}', CASE kind WHEN 'delivered' THEN kind ELSE 'pending' END,
@@ -59,7 +60,7 @@ START_TIME = 60.0
 
 def _shown(name: str, seconds: Sequence[float]) -> str:
     cuts = statistics.quantiles(seconds, n=100)
-    return f"{name}: p50 {cuts[49] * 1000:.0f} ms, p99 {cuts[P99] * 1000:.0f} ms, of {len(seconds)}"
+    return f"{name}: p50 {cuts[P50] * 1000:.0f} ms, p99 {cuts[P99] * 1000:.0f} ms, of {len(seconds)}"
 
 
 async def _paced(rate: int, seconds: float) -> AsyncIterator[None]:
@@ -148,15 +149,32 @@ class OutboxBench:
         async with _process(*command, environment=self._environment, ready=ready):
             yield
 
-    async def latency(self, rate: int, seconds: float) -> str:
-        """Return how long after its commit a row has its run."""
+    async def beside(self, plain: PlainBench, rate: int, seconds: float) -> str:
+        """Return how long after its commit a row has its run, and how long a plain start takes, in turns."""
+        mine: list[float] = []
+        others: list[float] = []
+        async with self._bridge():
+            # Its connections are opened by the first rows.
+            await self._latency(rate=10, seconds=1.0)
+            for _ in range(ROUNDS):
+                mine += await self._latency(rate, seconds / ROUNDS)
+                others += await plain.latency(rate, seconds / ROUNDS)
+        ratios = [statistics.quantiles(mine, n=100)[n] / statistics.quantiles(others, n=100)[n] for n in (P50, P99)]
+        return "\n".join(
+            (
+                _shown(f"redrive, commit to start at {rate}/s", mine),
+                _shown(f"plain, call to answer at {rate}/s", others),
+                f"ratio: p50 {ratios[0]:.2f}, p99 {ratios[1]:.2f}",
+            )
+        )
+
+    async def _latency(self, rate: int, seconds: float) -> list[float]:
         connection = await asyncpg.connect(self._url)
         committed: dict[str, float] = {}
-        async with self._bridge():
-            async for _ in _paced(rate, seconds):
-                event_id = await redrive.outbox.enqueue(connection, "hello", {"name": "Ada"})
-                committed[str(event_id)] = time.time()
-            await self._until_started(connection)
+        async for _ in _paced(rate, seconds):
+            event_id = await redrive.outbox.enqueue(connection, "hello", {"name": "Ada"})
+            committed[str(event_id)] = time.time()
+        await self._until_started(connection, list(committed))
         rows = await connection.fetch(
             "SELECT event_id::text, extract(epoch FROM started_at)::float8 AS at, last_error FROM redrive.outbox "
             "WHERE event_id = ANY ($1::uuid[])",
@@ -165,14 +183,14 @@ class OutboxBench:
         await connection.close()
         failed = [row["last_error"] for row in rows if row["at"] is None]
         assert not failed, failed
-        took = [row["at"] - committed[row["event_id"]] for row in rows]
-        return _shown(f"redrive, commit to start at {rate}/s", took)
+        return [row["at"] - committed[row["event_id"]] for row in rows]
 
-    async def _until_started(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _until_started(self, connection: "asyncpg.Connection[asyncpg.Record]", ids: list[str]) -> None:
         """Wait for the last run. At a rate that Temporal cannot take on this machine, that is long after the commit."""
+        query = "SELECT FROM redrive.outbox WHERE event_id = ANY ($1::uuid[]) AND status = 'pending' LIMIT 1"
 
         async def all_started() -> bool:
-            return not await connection.fetch("SELECT FROM redrive.outbox_take(1)")
+            return not await connection.fetch(query, ids)
 
         await eventually(all_started, within=300)
 
@@ -236,9 +254,11 @@ class OutboxBench:
         async def lane() -> None:
             nonlocal done
             connection = await asyncpg.connect(self._url)
+            place: tuple[object, ...] = ()
             while time.monotonic() - begin < seconds:
                 async with connection.transaction():
-                    rows = await call(connection, "redrive", "take", BATCH)
+                    rows = await call(connection, "redrive", "take", BATCH, *place)
+                    place = (rows[-1]["run_after"], rows[-1]["position"]) if rows else ()
                     ids = [row["event_id"] for row in rows]
                     await call(connection, "redrive", "started", ids, [f"run-{each}" for each in ids], [0.0] * len(ids))
                 done += len(rows)
@@ -320,8 +340,7 @@ async def _measure(words: argparse.Namespace) -> None:
             outbox = OutboxBench(stack, state)
             plain = PlainBench(await connect_temporal(Settings(temporal_address=stack.info.temporal_address)))
             rate = words.rate or await plain.sustained(words.seconds / 4)
-            print(await outbox.latency(rate, words.seconds), flush=True)
-            print(_shown(f"plain, call to answer at {rate}/s", await plain.latency(rate, words.seconds)), flush=True)
+            print(await outbox.beside(plain, rate, words.seconds), flush=True)
             print(await outbox.fill(words.waiting), flush=True)
             print(await outbox.against(plain, words.seconds / 3), flush=True)
             print(await outbox.taken(words.seconds / 2), flush=True)
@@ -329,7 +348,7 @@ async def _measure(words: argparse.Namespace) -> None:
                 print(await outbox.deepen(words.depth), flush=True)
                 print(await outbox.taken(words.seconds / 2), flush=True)
                 await outbox.withdraw()
-                print(await outbox.latency(rate, words.seconds / 2), flush=True)
+                print(await outbox.beside(plain, rate, words.seconds), flush=True)
             jobs = JobsBench(await _database(url, "jobs"))
             print(await jobs.latency(rate, words.seconds), flush=True)
             print(await jobs.started(words.waiting, words.seconds), flush=True)

@@ -23,7 +23,7 @@ from redrive.bridges.outages import Outages, Stopping, said
 from redrive.bridges.outbox.batch import Batch
 from redrive.bridges.outbox.follower import Follower
 from redrive.bridges.outbox.handling import NotStarted, Outcome, RowHandler, Started
-from redrive.bridges.outbox.row_queue import BEGINNING, Place, RowQueue, place_of
+from redrive.bridges.outbox.row_queue import Place, RowQueue, place_of
 from redrive.errors import NotConfigured
 from redrive.logs import get_logger
 from redrive.outbox.rows import Outbox, OutboxEntry, call, entry_of
@@ -33,6 +33,8 @@ from redrive.postgres.tenancy import Connection
 CHANNEL: Final = "redrive_outbox"
 _RELEASE_INTERVAL: Final = timedelta(seconds=60)
 _LISTEN_AGAIN: Final = timedelta(seconds=2)
+# Searching takes at most a tenth of the time, however many rows there are to pass over.
+_SEARCH_PAUSE_FACTOR: Final = 9
 
 log = get_logger(__name__)
 
@@ -69,15 +71,17 @@ class OutboxBridge:
         self._limits = limits
         self._ready = ready
         self._stop = asyncio.Event()
-        self._rows = RowQueue("take", limits.poll_interval)
-        self._replays = RowQueue("take_replays", limits.poll_interval)
+        self._rows = RowQueue("take")
+        self._replays = RowQueue("take_replays")
         self._source = f"outbox:{outbox.schema}"
         self._outages = Outages(self._source, self._stop, is_outage)
 
     def stop(self) -> None:
         """Take no more rows, and end when those that are held have their runs or have to wait."""
         self._stop.set()
-        self._tell_news()
+        for queue in (self._rows, self._replays):
+            queue.wake()
+            queue.tell(None)
 
     async def run(self) -> None:
         """Take rows until `stop`."""
@@ -90,8 +94,9 @@ class OutboxBridge:
             await self._outages.until_done("outbox", self._outbox.check)
             self._ready()
             log.info("bridge.started", source=self._source)
-            lanes = [asyncio.create_task(self._lane(self._rows)) for _ in range(self._limits.lanes)]
-            await self._watch([*lanes, asyncio.create_task(self._lane(self._replays))])
+            lanes = [self._lane(self._rows) for _ in range(self._limits.lanes)]
+            others = (self._lane(self._replays), self._search(self._rows), self._search(self._replays))
+            await self._watch([asyncio.create_task(each) for each in (*lanes, *others)])
         except Stopping:
             pass
         finally:
@@ -102,7 +107,7 @@ class OutboxBridge:
         log.info("bridge.stopped", source=self._source)
 
     async def _watch(self, lanes: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until the lanes have ended; after a stop, no longer than the grace. One that fails ends the bridge."""
+        """Wait until these have ended; after a stop, no longer than the grace. One that fails ends the bridge."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait([*lanes, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -125,14 +130,15 @@ class OutboxBridge:
         """Wait for rows and handle a batch of them, in one transaction."""
         async with contextlib.AsyncExitStack() as turn:
             await turn.enter_async_context(queue.turn)
-            await queue.wait()
+            if not self._stop.is_set():
+                await queue.wait()
             if self._stop.is_set():
                 return
             try:
                 await self._handle_some(queue, turn)
             except BaseException:
                 # Its rows are unlocked again.
-                queue.tell(BEGINNING)
+                queue.tell(None)
                 raise
 
     async def _handle_some(self, queue: RowQueue, turn: contextlib.AsyncExitStack) -> None:
@@ -157,18 +163,16 @@ class OutboxBridge:
         while True:
             if (place := queue.next_place()) is not None:
                 batch.add(await self._look(connection, queue, place, self._limits.batch - len(batch)))
-            if not batch or len(batch) == self._limits.batch:
+            if not batch or len(batch) == self._limits.batch or self._stop.is_set():
                 return
             await queue.wait(batch)
-            if batch.is_answered or self._stop.is_set():
+            if batch.is_answered:
                 return
 
     async def _look(self, connection: Connection, queue: RowQueue, place: Place, limit: int) -> list[OutboxEntry]:
-        begin, behind = time.monotonic(), () if place == BEGINNING else place
-        found = await call(connection, self._outbox.schema, queue.function, limit, *behind)
-        rows = [entry_of(row) for row in found]
-        last = Place(rows[-1].run_after, rows[-1].position) if len(rows) == limit else None
-        queue.looked(place, last, time.monotonic() - begin)
+        rows = [entry_of(row) for row in await call(connection, self._outbox.schema, queue.function, limit, *place)]
+        if len(rows) == limit:
+            queue.tell(Place(rows[-1].run_after, rows[-1].position))
         return rows
 
     async def _record(
@@ -182,9 +186,20 @@ class OutboxBridge:
                 why = (outcome.error, outcome.category, outcome.again)
                 await call(connection, self._outbox.schema, "not_started", row.event_id, *why)
 
-    def _tell_news(self) -> None:
-        self._rows.tell(BEGINNING)
-        self._replays.tell(BEGINNING)
+    async def _search(self, queue: RowQueue) -> None:
+        """Look from the beginning for the first row that can be taken, and have the lanes go on there."""
+        with contextlib.suppress(Stopping):
+            while not self._stop.is_set():
+                pause = await self._outages.until_done("outbox", lambda: self._search_once(queue))
+                await queue.pause_search(pause)
+
+    async def _search_once(self, queue: RowQueue) -> float:
+        begin = time.monotonic()
+        # Outside a transaction: the row is unlocked at once.
+        found = await call(await self._outbox.database.pool(), self._outbox.schema, queue.function, 1)
+        for row in found:
+            queue.tell(Place(row["run_after"], row["position"] - 1))
+        return max(self._limits.poll_interval.total_seconds(), _SEARCH_PAUSE_FACTOR * (time.monotonic() - begin))
 
     async def _listen(self) -> None:
         """Hear of new rows at once. Without this, and where a pooler is in between, the poll finds them."""
@@ -210,7 +225,8 @@ class OutboxBridge:
 
         connection.add_termination_listener(lambda _: closed.set())
         await connection.add_listener(CHANNEL, told)
-        self._tell_news()
+        for queue in (self._rows, self._replays):
+            queue.tell(None)
         await closed.wait()
 
     async def _follow(self) -> None:

@@ -26,19 +26,24 @@ FILL = """
 READ = """
     SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = 'outbox'
 """
+# Also of rows that are dead: PostgreSQL finds out only when it has read them.
+READ_IN_INDEXES = """
+    SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE schemaname = $1 AND relname = 'outbox'
+"""
 
 
 class Reads:
     """Counts the rows that one connection's statements read."""
 
-    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+    def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]", schema: str, counter: str = READ) -> None:
         self._connection = connection
         self._schema = schema
+        self._counter = counter
 
     async def so_far(self) -> int:
         """Return how many rows were read until now."""
         await self._connection.execute("SELECT pg_stat_force_next_flush()")
-        return int(await self._connection.fetchval(READ, self._schema))
+        return int(await self._connection.fetchval(self._counter, self._schema))
 
 
 @pytest.mark.parametrize("function", ["take", "take_replays", "due"])
@@ -58,6 +63,30 @@ async def test_poll_reads_no_row_that_is_not_its_own(outbox: Outbox, team_url: s
         assert [row["key"] for row in await call(connection, outbox.schema, function, 500)] == ["later1"]
         assert await reads.so_far() - before < 50
     finally:
+        await connection.close()
+
+
+async def test_look_behind_a_place_reads_no_row_that_was_taken(outbox: Outbox, team_url: str) -> None:
+    """Not even while an old transaction keeps PostgreSQL from forgetting them, as a report or a backup does."""
+    connection, report = await asyncpg.connect(team_url), await asyncpg.connect(team_url)
+    try:
+        await report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await report.fetchval("SELECT 1")
+        await connection.execute(FILL.format(outbox.schema), MANY, ["later"])
+        await connection.execute(f"UPDATE {outbox.schema}.outbox SET run_after = now()")  # noqa: S608
+        taken = await call(connection, outbox.schema, "take", MANY - 1)
+        ids = [row["event_id"] for row in taken]
+        await call(connection, outbox.schema, "started", ids, [f"run-{each}" for each in ids], [0.0] * len(ids))
+        reads = Reads(connection, outbox.schema, READ_IN_INDEXES)
+        before = await reads.so_far()
+        place = (taken[-1]["run_after"], taken[-1]["position"])
+        assert len(await call(connection, outbox.schema, "take", 500, *place)) == 1
+        behind = await reads.so_far()
+        assert behind - before < 50
+        assert len(await call(connection, outbox.schema, "take", 500)) == 1
+        assert await reads.so_far() - behind > MANY - 50
+    finally:
+        await report.close()
         await connection.close()
 
 

@@ -1,7 +1,9 @@
-"""Which server is used: the one that is named, the stack of this directory or of one above it, or none."""
+"""Which server is used: the one that is named, the stack of this directory or of one above it, or none; the exit."""
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,25 @@ def test_the_stack_of_a_directory_above_is_found(elsewhere: Path, monkeypatch: p
     (inner / ".redrive").mkdir()
     monkeypatch.chdir(inner)
     assert stack_directory(Settings(**NOTHING)) == inner / ".redrive"
+
+
+BUSY_AT_EXIT = """
+import threading, time
+from redrive.connection import settle_at_exit
+
+def work():
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        pass
+    print("at rest", flush=True)
+
+settle_at_exit()
+threading.Thread(target=work, daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of its threads")
+def test_a_process_ends_when_its_threads_are_at_rest() -> None:
+    """One that still runs, as Temporal's do on a busy machine, could crash it."""
+    done = subprocess.run([sys.executable, "-c", BUSY_AT_EXIT], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "at rest\n", "")

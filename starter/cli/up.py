@@ -78,7 +78,7 @@ async def up(
     modules: str | None = None,
     workers: Annotated[int, Parameter(validator=Number(gte=0, lte=64))] = 1,
     listening: PortOptions = ANY_PORTS,
-    brokers: Annotated[str, Parameter(name="--with")] = "",
+    brokers: Annotated[list[str] | None, Parameter(name="--with", negative=())] = None,
     reload: bool = False,
     quiet: bool = False,
     fresh: bool = False,
@@ -111,9 +111,9 @@ async def up(
     workers
         How many worker processes; 0 if you start them yourself with `redrive worker`.
     brokers
-        Brokers to run as well, each with its bridge, separated by commas: `redis`, and `rabbitmq`, which is installed
-        if it is missing and can be; or an `outbox`. With REDIS_URL, RABBITMQ_URL or OUTBOX_URL set, only the bridge
-        runs, on that server.
+        Brokers to run as well, each with its bridge, separated by commas or given several times: `redis`, and
+        `rabbitmq`, which is installed if it is missing and can be; or an `outbox`. With REDIS_URL, RABBITMQ_URL or
+        OUTBOX_URL set, only the bridge runs, on that server.
     reload
         Restart the workers when a file that they have loaded changes. Steps have ten seconds to finish; what is
         interrupted is tried again.
@@ -127,7 +127,9 @@ async def up(
     settings = read_settings() if modules is None else read_settings(modules=modules)
     if fresh:
         await _forget(settings.state_dir, sure=yes)
-    stack = Stack(settings, ports=listening.ports, workers=workers, console=True, brokers=chosen_brokers(brokers))
+    stack = Stack(
+        settings, ports=listening.ports, workers=workers, console=True, brokers=chosen_brokers(",".join(brokers or ()))
+    )
     await _serve(stack, reload=reload, quiet=quiet)
 
 

@@ -50,6 +50,7 @@ def commands(address: str) -> dict[str, list[str]]:
         "redrive run list": [REDRIVE, "run", "list"],
         "redrive run start": [REDRIVE, "run", "start", "hello", "--payload", '{"name": "Ann"}'],
         "redrive dlq list": [REDRIVE, "dlq", "list"],
+        "redrive bulk list": [REDRIVE, "bulk", "list"],
         "import redrive.worker": [sys.executable, "-c", "import redrive.worker"],
         "import redrive.processes.console": [sys.executable, "-c", "import redrive.processes.console"],
     }

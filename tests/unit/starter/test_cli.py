@@ -75,6 +75,7 @@ WRONG = [
     ("reconcile --bogus", "Unknown option: --bogus"),
     ("modules extra", "unexpected argument: extra"),
     ("up --workers -1", "--workers"),
+    ("up --with redis --with kafka", "--with 'kafka': not a broker that comes along"),
     ("up --temporal-port 99999", "--temporal-port"),
     ("up --with kafka", "--with 'kafka': not a broker that comes along"),
     ("messages list --status bogus", '"replaying"'),

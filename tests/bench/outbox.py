@@ -5,8 +5,8 @@ No worker takes the runs: a run is started when Temporal has accepted it, and th
 - from the commit to the start at a steady rate, and from the call to the answer of a plain start, in turns. The rate is
   the highest of RATES that plain starts sustain, or the one that is given;
 - rows a second that the bridge's own transactions take over, without Temporal;
-- both again with `--depth` more rows that are due (and withdrawn before starts are timed), as many that are not due yet,
-  and as many that are delivered;
+- both again with `--depth` more rows that are due (and withdrawn before starts are timed), as many that are not due
+  yet, and as many that are delivered;
 - Procrastinate on the same PostgreSQL, at the same rate, with as many jobs waiting.
 """
 

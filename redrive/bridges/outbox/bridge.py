@@ -232,7 +232,8 @@ class OutboxBridge:
     async def _follow(self) -> None:
         with contextlib.suppress(Stopping):
             while True:
-                await asyncio.sleep(await self._outages.until_done("database", self._follower.follow_some))
+                pause = await self._outages.until_done("database", self._follower.follow_some)
+                await asyncio.sleep(pause)
 
     async def _release_stuck(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Rows are started as they come: none waits for a slower one, and what is told by a notification is found without a poll."""
+"""Rows are started as they come: none waits for a slower one, and notifications alone suffice to find them."""
 
 import asyncio
 from datetime import timedelta
@@ -63,7 +63,7 @@ async def test_row_is_started_while_an_earlier_one_waits_for_its_run(lab: Outbox
 
 async def _is_locked(lab: OutboxLab) -> bool:
     free = "WITH free AS (SELECT FROM {}.outbox FOR UPDATE SKIP LOCKED) SELECT count(*) FROM free"
-    return await lab.sql(free) == 0
+    return int(await lab.sql(free)) == 0
 
 
 async def test_start_time_is_that_of_the_run_not_of_the_slowest_beside_it(lab: OutboxLab) -> None:
@@ -87,7 +87,7 @@ async def test_transaction_that_took_long_is_found_by_its_notification(lab: Outb
     async with lab.bridge(NO_POLL):
         try:
             async with connection.transaction():
-                given = {"tenant": lab.tenant, "schema": lab.outbox.schema}
+                given: dict[str, Any] = {"tenant": lab.tenant, "schema": lab.outbox.schema}
                 early = await redrive.outbox.enqueue(connection, "order", {"item": "lamp", "number": 1}, **given)
                 for number in range(2, 5):
                     await lab.becomes(await lab.enqueue(number), OutboxStatus.IN_FLIGHT)

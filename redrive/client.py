@@ -436,8 +436,8 @@ class Redrive:
             )
         except WorkflowQueryFailedError as error:
             return f"the run did not answer: {error}"
-        except RPCError as error:
-            return f"no worker answered on task queue {self._task_queue!r} ({error.status.name.lower()})"
+        except RPCError:
+            return f"no worker answered on task queue {self._task_queue!r}: is one running?"
         return view
 
     async def _ask(self, workflow: Workflow, answer: type[Any], *arguments: object) -> Any:

@@ -96,7 +96,7 @@ class OutboxBridge:
             log.info("bridge.started", source=self._source)
             lanes = [self._lane(self._rows) for _ in range(self._limits.lanes)]
             others = (self._lane(self._replays), self._search(self._rows), self._search(self._replays))
-            await self._watch([asyncio.create_task(each) for each in (*lanes, *others)])
+            await self._watch([asyncio.create_task(each) for each in (*lanes, *others)], helpers)
         except Stopping:
             pass
         finally:
@@ -106,11 +106,11 @@ class OutboxBridge:
             await asyncio.wait(helpers)
         log.info("bridge.stopped", source=self._source)
 
-    async def _watch(self, lanes: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until these have ended; after a stop, no longer than the grace. One that fails ends the bridge."""
+    async def _watch(self, lanes: Sequence[asyncio.Task[None]], helpers: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until lanes have ended; after a stop, no longer than the grace. Whatever fails ends the bridge."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait([*lanes, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*lanes, *helpers, stopping], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
             done, late = await asyncio.wait(lanes, timeout=self._limits.shutdown_grace.total_seconds())
         finally:
@@ -118,7 +118,7 @@ class OutboxBridge:
                 task.cancel()
         if late:
             await asyncio.wait(late)
-        for task in done:
+        for task in (*done, *(helper for helper in helpers if helper.done())):
             await task
 
     async def _lane(self, queue: RowQueue) -> None:

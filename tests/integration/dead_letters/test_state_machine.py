@@ -31,6 +31,7 @@ from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.store.audit import verify
 from tests.conftest import eventually
+from tests.database import close_connections
 from tests.integration.dead_letters import outside
 from tests.integration.dead_letters.lab import Case, register, wording
 from tests.integration.dead_letters.outside import FiledService
@@ -91,6 +92,7 @@ class Background:
     def stop(self) -> None:
         for worker in self._workers:
             self.run(worker.kill())
+        self.run(close_connections())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

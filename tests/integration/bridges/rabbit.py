@@ -59,10 +59,14 @@ class RabbitServer:
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
             "rabbit_amqqueue:info(Q, [messages_ready, messages_unacknowledged])."
         )
-        text = await self._ask(erlang)
-        found = re.findall(r"\{messages_\w+, *(\d+)\}", text)
-        assert len(found) == 2, text
-        return int(found[0]), int(found[1])
+
+        async def told() -> list[str] | None:
+            # A busy node does not always let a caller in.
+            found = re.findall(r"\{messages_\w+, *(\d+)\}", await self._ask(erlang))
+            return found if len(found) == 2 else None
+
+        ready, unacknowledged = await eventually(told)
+        return int(ready), int(unacknowledged)
 
     async def _ask(self, erlang: str) -> str:
         directory = self._server.directory

@@ -143,7 +143,8 @@ class Case:
     service: Service = field(default_factory=Service)
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     run_id: str = ""
-    patience: float = 20.0
+    # Longer than Temporal takes to repeat a workflow task that was lost on its way, twice.
+    patience: float = 45.0
 
     def __post_init__(self) -> None:
         SERVICES[self.name] = self.service

@@ -51,7 +51,7 @@ async def test_command_that_was_taken_survives_a_crash_of_everything() -> None:
                 return await _disagreements(stage, taken) == []
             return False
 
-        await eventually(agree, within=30)
+        await eventually(agree, within=60)
 
 
 def _kill_everything(stage: Scene) -> None:

@@ -60,7 +60,7 @@ def test_interrupted_demo_ends_at_once(directory: Path) -> None:
     family = psutil.Process(demo.pid).children(recursive=True)
     demo.send_signal(signal.SIGINT)
     assert demo.wait(30) == 130
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=30)[1]
 
 
 def test_demo_keep_leaves_the_stack_running_until_ctrl_c(directory: Path) -> None:
@@ -74,7 +74,7 @@ def test_demo_keep_leaves_the_stack_running_until_ctrl_c(directory: Path) -> Non
     assert family
     demo.send_signal(signal.SIGINT)
     assert demo.wait(30) == 0
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=30)[1]
     demo.stdout.close()
 
 

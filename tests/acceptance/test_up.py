@@ -273,7 +273,7 @@ async def test_killed_owner_leaves_no_process_behind(state_dir: Path) -> None:
     assert set(children.values()) <= {process.pid for process in family}
     async with _stack(state_dir) as stack:
         assert await _sql(stack, "SELECT 1") == 1
-        _, alive = await asyncio.to_thread(psutil.wait_procs, family, timeout=10)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, family, timeout=30)
         assert alive == []
 
 

@@ -60,7 +60,7 @@ class CommandLine:
     async def __call__(self, *words: str, stdin: str = "", **variables: str) -> Said:
         """Run a command to its end."""
         environment = _inherited() | self.variables | variables
-        code, out, err = await _ready_commands().run(words, self.directory, environment, stdin.encode(), within=40)
+        code, out, err = await _ready_commands().run(words, self.directory, environment, stdin.encode(), within=60)
         return Said(code, out.decode(), err.decode())
 
 

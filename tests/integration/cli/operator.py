@@ -85,6 +85,6 @@ class Operator:
 
 async def settled(process: asyncio.subprocess.Process) -> Said:
     """Return what a command that was started has said at its end."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         out, err = await process.communicate()
     return Said(process.returncode or 0, out.decode(), err.decode())

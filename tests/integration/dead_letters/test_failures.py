@@ -56,7 +56,7 @@ class Scene:
         async def has() -> bool:
             return (await self.redrive.status(self.run_id)).status is status
 
-        await eventually(has, within=40)
+        await eventually(has, within=60)
 
     async def until_record(self, status: str) -> dict[str, Any]:
         async def has() -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ class Scene:
             assert len(rows) <= 1
             return rows[0] if rows and rows[0]["status"] == status else None
 
-        return await eventually(has, within=40)
+        return await eventually(has, within=60)
 
     async def actions(self) -> list[str]:
         return [row["action"] for row in await self.rows("SELECT * FROM redrive.audit_log WHERE run_id = $1")]

@@ -77,7 +77,7 @@ class Project:
         async def are() -> bool:
             return [row["status"] for row in await self.letters(handle)] == [status] * count
 
-        await eventually(are, within=30)
+        await eventually(are, within=60)
 
     async def command(self, letter: dict[str, Any], verb: str, **fields: Any) -> Answer:
         """Give a command, as operators do."""

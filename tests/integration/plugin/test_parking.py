@@ -319,7 +319,7 @@ async def test_it_is_added_to_open_workflows_switched_off_and_removed(new_projec
     plain = await type(users.client).connect(users.client.service_client.config.target_host)
     async with project.plain_worker(plain, users.queue):
         await handle.signal("redrive.command", "anything")
-        await eventually(lambda: is_stuck(handle), within=30)
+        await eventually(lambda: is_stuck(handle), within=60)
     assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
     users.broken()
     async with off.worker():

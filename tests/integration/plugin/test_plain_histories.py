@@ -91,8 +91,8 @@ async def raced_in_one_task(users: Project, plain: Client, race: dict[str, str])
     activities = Worker(plain, task_queue=queue, activities=project.ACTIVITIES, build_id="tests")
     async with activities, project.plain_worker(plain, f"{queue}-child"):
         for kind in race.values():
-            await eventually(lambda kind=kind: _has(handle, kind), within=30)  # type: ignore[misc]
-    async with project.plain_worker(plain, queue), asyncio.timeout(30):
+            await eventually(lambda kind=kind: _has(handle, kind), within=60)  # type: ignore[misc]
+    async with project.plain_worker(plain, queue), asyncio.timeout(60):
         assert await handle.result()
     return handle
 
@@ -113,7 +113,7 @@ async def recorded(users: Project, plain: Client) -> dict[str, WorkflowHandle[An
     # No worker has workflows until all activities and timers have ended: they race in one workflow task.
     async with Worker(plain, task_queue=queue, activities=project.ACTIVITIES, build_id="tests"):
         await eventually(lambda: _has(raced, "TIMER_FIRED", 3))
-    async with project.plain_worker(plain, queue), asyncio.timeout(20):
+    async with project.plain_worker(plain, queue), asyncio.timeout(60):
         await raced.result()
     users.broken("charge", "ship-1")
     async with project.plain_worker(plain, queue):

@@ -50,7 +50,7 @@ async def test_lines_are_followed_under_the_name_of_their_log(tmp_path: Path) ->
     seen: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     following = asyncio.create_task(follow({"worker": LogTail(log)}, lambda *line: seen.put_nowait(line)))
     log.write_text("one\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await seen.get() == ("worker", "one")
     following.cancel()
     assert seen.empty()
@@ -106,7 +106,7 @@ async def test_changes_of_python_files_are_seen_where_modules_are(tmp_path: Path
     watching = asyncio.create_task(watch())
 
     async def write_until_seen(file: Path) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while file.name not in seen:
                 file.write_text(f"# {asyncio.get_running_loop().time()}")
                 await asyncio.sleep(0.05)

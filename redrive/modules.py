@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import os
 import re
 import sys
 import sysconfig
@@ -487,16 +488,25 @@ def authors_files() -> list[str]:
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import each name; it may also be a file of the current directory."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """Import each: a module by its name, also one of the current directory, or a file: `shop` or `shop.py`."""
+    here = Path.cwd()
+    if str(here) not in sys.path:
+        sys.path.insert(0, str(here))
     for name in names:
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
+        module = _module_of_file(name, here) if name.endswith(".py") else name
         except RegistrationError:
             raise
         except Exception as error:
             raise RegistrationError(
                 f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {error}"
             ) from error
+
+
+def _module_of_file(name: str, here: Path) -> str:
+    """Return the name by which a file is imported, as other files import it: it would be loaded twice otherwise."""
+    file = Path(os.path.normpath(here / name))
+    if not file.is_file() or not file.is_relative_to(here):
+        raise RegistrationError(f"there is no file {name!r} in {str(here)!r} (REDRIVE_MODULES)")
+    return ".".join(file.relative_to(here).with_suffix("").parts)

@@ -33,7 +33,7 @@ from redrive.contracts import (
 )
 from redrive.documents import step_input
 from redrive.errors import RegistrationError, Terminal
-from redrive.input_rules import StepShape, check_fits, input_rules, unknown_pipeline
+from redrive.input_rules import StepShape, check_fits, model_rules, unknown_pipeline
 from redrive.keys import step_key
 from redrive.policy import STEP, RetryPolicy
 from redrive.resources import Resource, ResourceFunction, Started, declared
@@ -191,7 +191,7 @@ class Module(Generic[In, Out]):
 
     def check(self) -> InputCheck:
         """Return what a process without this code can check of the input."""
-        rules, is_complete = input_rules(self.input_model)
+        rules, is_complete = model_rules(self.input_model)
         return InputCheck(reads=self.reads, required=self._required, rules=rules, is_complete=is_complete)
 
     def snapshot(self, *, fast: bool = False) -> StepSnapshot:
@@ -319,7 +319,9 @@ class Registry:
         modules, pipelines = self.views()
         catalog = Catalog(modules=modules, pipelines=pipelines, build_id=build_id)
         return PublishedCatalog(
-            catalog=catalog, inputs={name: self.modules[name].check() for name in sorted(self.modules)}
+            catalog=catalog,
+            inputs={name: self.modules[name].check() for name in sorted(self.modules)},
+            outputs={name: model_rules(self.modules[name].output_model)[0] for name in sorted(self.modules)},
         )
 
     def misfits(self) -> Iterator[tuple[str, str]]:
@@ -493,9 +495,9 @@ def load_modules(names: Iterable[str]) -> None:
     if str(here) not in sys.path:
         sys.path.insert(0, str(here))
     for name in names:
+        module = _module_of_file(name, here) if name.endswith(".py") else name
         try:
             importlib.import_module(module)
-        module = _module_of_file(name, here) if name.endswith(".py") else name
         except RegistrationError:
             raise
         except Exception as error:

@@ -1,7 +1,7 @@
 """Measure the CPU of commands, user and system, from start to end: `python -m tests.bench.command_starts`.
 
-The commands take turns, on a stack of their own, with compiled code. The floors are scripts that do with a library alone
-what a command does with it: list runs or start one, or read a row. Processes that serve are only imported.
+The commands take turns, on a stack of their own, with compiled code. The floors are scripts that do with
+libraries alone what commands do: list runs, start one, read a row. Processes that serve are only imported.
 """
 
 import argparse

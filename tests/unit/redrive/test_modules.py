@@ -456,7 +456,7 @@ def test_a_file_is_imported_as_its_module(authors_directory: Path, given: str, i
 
 @pytest.mark.parametrize("given", ["corner_store.py", "../elsewhere.py"])
 def test_a_file_that_is_not_there_is_named(authors_directory: Path, given: str) -> None:
-    """Python would say that there is no module `py`. A file outside of this directory could not import its neighbours."""
+    """Python would speak of a module `py`. A file outside of this directory could not import its neighbours."""
     (authors_directory.parent / "elsewhere.py").write_text("")
     with pytest.raises(RegistrationError, match=f"there is no file '{given}' in '{authors_directory}'"):
         load_modules([given])

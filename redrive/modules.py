@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_type_hints, overload
 
 import structlog
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError
 from pydantic_core import to_json
 from temporalio.workflow import unsafe
 
@@ -31,7 +32,7 @@ from redrive.contracts import (
     PublishedCatalog,
     StepSnapshot,
 )
-from redrive.documents import step_input
+from redrive.documents import step_input, validation_sentence
 from redrive.errors import RegistrationError, Terminal
 from redrive.input_rules import StepShape, check_fits, model_rules, unknown_pipeline
 from redrive.keys import step_key
@@ -489,6 +490,22 @@ def authors_files() -> list[str]:
     return sorted({file for name, file in files if file and name != "__main__" and is_authors(name, file)})
 
 
+def error_place(error: BaseException, home: str = "") -> str:
+    """Return the last line of the author's code that an error went through, as `invoice.py:31 in charge`."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if is_authors(frame.f_globals.get("__name__") or "", code.co_filename, home):
+            place = f"{_shown_file(code.co_filename)}:{line} in {code.co_name}"
+    return place
+
+
+def _shown_file(name: str) -> str:
+    """Return a file's path below the working directory; of others the name alone: paths are the machine's own."""
+    path = Path(name)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
 def load_modules(names: Iterable[str]) -> None:
     """Import each: a module by its name, also one of the current directory, or a file: `shop` or `shop.py`."""
     here = Path.cwd()
@@ -501,8 +518,10 @@ def load_modules(names: Iterable[str]) -> None:
         except RegistrationError:
             raise
         except Exception as error:
+            text = validation_sentence(error) if isinstance(error, ValidationError) else str(error)
+            place = error_place(error, module)
             raise RegistrationError(
-                f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {error}"
+                f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {text}" + (place and f" ({place})")
             ) from error
 
 

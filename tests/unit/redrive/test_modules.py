@@ -460,3 +460,15 @@ def test_a_file_that_is_not_there_is_named(authors_directory: Path, given: str) 
     (authors_directory.parent / "elsewhere.py").write_text("")
     with pytest.raises(RegistrationError, match=f"there is no file '{given}' in '{authors_directory}'"):
         load_modules([given])
+
+
+def test_what_is_wrong_in_a_file_is_said_with_its_line(authors_directory: Path) -> None:
+    """A policy without its fields, say: in one sentence, and where."""
+    (authors_directory / "corner_bank.py").write_text(
+        "from redrive import RetryPolicy\n\nRetryPolicy.model_validate({'base': 1, 'max_attempts': 2})\n"
+    )
+    with pytest.raises(RegistrationError) as refused:
+        load_modules(["corner_bank.py"])
+    said = str(refused.value)
+    assert said.startswith("cannot import 'corner_bank.py' (REDRIVE_MODULES): ValidationError: cap: Field required; ")
+    assert said.endswith(" (corner_bank.py:3 in <module>)")

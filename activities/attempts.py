@@ -8,7 +8,6 @@ stack are without secrets, and reading them never fails.
 import traceback
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -21,7 +20,7 @@ from redrive.classify import Classification
 from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, ERROR_TEXT_LIMIT, RESULT_LIMIT, Attempt
 from redrive.documents import json_problem, number_problem, validation_sentence
 from redrive.errors import RedriveError, Terminal
-from redrive.modules import Module, is_authors
+from redrive.modules import Module, error_place
 from redrive.policy import RetryPolicy
 from redrive.redaction.redactor import Redactor
 
@@ -139,7 +138,7 @@ def failure_message(
     if found.category is not Category.UNKNOWN or isinstance(error, RedriveError):
         return text or type(error).__name__
     # Nobody expected it: without its type and line, `'nokey'` says nothing.
-    place = error_place(error, module)
+    place = error_place(error, module.function.__module__ if module else "")
     return f"{type(error).__name__}: {text}".rstrip(": ") + (f" ({place})" if place else "")
 
 
@@ -153,23 +152,6 @@ def error_text(error: BaseException, redactor: Redactor) -> str:
     except Exception as broken:
         text = f"(its text cannot be shown: {type(broken).__name__})"
     return _storable(text)
-
-
-def error_place(error: BaseException, module: Module[Any, Any] | None) -> str:
-    """Return the last line of the module author's code that an error went through, as `invoice.py:31 in charge`."""
-    home = module.function.__module__ if module else ""
-    place = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        if is_authors(frame.f_globals.get("__name__") or "", code.co_filename, home):
-            place = f"{_file(code.co_filename)}:{line} in {code.co_name}"
-    return place
-
-
-def _file(name: str) -> str:
-    """Return a file's path below the working directory; of others the name alone: paths are the machine's own."""
-    path = Path(name)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def redacted_text(text: str, redactor: Redactor) -> str:

@@ -76,7 +76,7 @@ from redrive.worker_queries import ask
 if TYPE_CHECKING:
     from redrive.bulk_client import BulkOperations
     from redrive.dead_letter_client import DeadLetters
-    from redrive.dead_letters import LetterId, Replay, RunDocument
+    from redrive.dead_letters import LetterId, ReplayOptions, RunDocument
     from redrive.published_catalogs import PublishedCatalogs
     from redrive.schedules import PipelineSchedules
 
@@ -376,7 +376,7 @@ class Redrive:
         answer: Catalog = await self._ask(Workflow.DESCRIBE_MODULES, Catalog)
         return answer
 
-    async def check_edit(self, letter: "LetterId", command: "Replay") -> EditCheck:
+    async def check_edit(self, letter: "LetterId", command: "ReplayOptions") -> EditCheck:
         """Hold the edit of a replay against the run's own input and the module's, as far as this process can know."""
         if command.input_patch is None:
             return EditCheck()
@@ -389,6 +389,10 @@ class Redrive:
         modules = (await self.catalog()).modules
         schema = next((module.input_schema for module in modules if module.name == step), None)
         return EditCheck(problem=problem, unknown=unknown_fields(patch, schema) if schema else [])
+
+    async def output_problem(self, letter: "LetterId", output: object) -> str | None:
+        """Return why a dead step could not have returned an output, as far as this process can know."""
+        return await self._catalogs.output_problem(letter.step, output) if self._catalogs else None
 
     async def _document(self, run_id: str) -> "RunDocument":
         from redrive.dead_letters import RunDocument  # noqa: PLC0415

@@ -461,6 +461,9 @@ class PublishedCatalog(Message):
 
     catalog: Catalog
     inputs: dict[str, InputCheck] = Field(description="by module")
+    outputs: dict[str, dict[str, Any]] = Field(
+        default={}, description="by module, pydantic's rules of the output model, those that are not code"
+    )
 
 
 class SweepInput(Message):

@@ -150,7 +150,7 @@ class _Writer:
         return self._names.setdefault(ref, f"model-{len(self._names)}")
 
 
-def input_rules(model: type[BaseModel]) -> tuple[Node, bool]:
+def model_rules(model: type[BaseModel]) -> tuple[Node, bool]:
     """Return a model's rules, and whether they are all that it checks."""
     writer = _Writer()
     rules = writer.write(dict(model.__pydantic_core_schema__))

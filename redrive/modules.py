@@ -3,9 +3,11 @@
 import functools
 import importlib
 import inspect
+import os
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_type_hints, overload
 
 import structlog
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError
 from pydantic_core import to_json
 from temporalio.workflow import unsafe
 
@@ -30,9 +32,9 @@ from redrive.contracts import (
     PublishedCatalog,
     StepSnapshot,
 )
-from redrive.documents import step_input
+from redrive.documents import step_input, validation_sentence
 from redrive.errors import RegistrationError, Terminal
-from redrive.input_rules import StepShape, check_fits, input_rules, unknown_pipeline
+from redrive.input_rules import StepShape, check_fits, model_rules, unknown_pipeline
 from redrive.keys import step_key
 from redrive.policy import STEP, RetryPolicy
 from redrive.resources import Resource, ResourceFunction, Started, declared
@@ -190,7 +192,7 @@ class Module(Generic[In, Out]):
 
     def check(self) -> InputCheck:
         """Return what a process without this code can check of the input."""
-        rules, is_complete = input_rules(self.input_model)
+        rules, is_complete = model_rules(self.input_model)
         return InputCheck(reads=self.reads, required=self._required, rules=rules, is_complete=is_complete)
 
     def snapshot(self, *, fast: bool = False) -> StepSnapshot:
@@ -318,7 +320,9 @@ class Registry:
         modules, pipelines = self.views()
         catalog = Catalog(modules=modules, pipelines=pipelines, build_id=build_id)
         return PublishedCatalog(
-            catalog=catalog, inputs={name: self.modules[name].check() for name in sorted(self.modules)}
+            catalog=catalog,
+            inputs={name: self.modules[name].check() for name in sorted(self.modules)},
+            outputs={name: model_rules(self.modules[name].output_model)[0] for name in sorted(self.modules)},
         )
 
     def misfits(self) -> Iterator[tuple[str, str]]:
@@ -486,17 +490,44 @@ def authors_files() -> list[str]:
     return sorted({file for name, file in files if file and name != "__main__" and is_authors(name, file)})
 
 
+def error_place(error: BaseException, home: str = "") -> str:
+    """Return the last line of the author's code that an error went through, as `invoice.py:31 in charge`."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if is_authors(frame.f_globals.get("__name__") or "", code.co_filename, home):
+            place = f"{_shown_file(code.co_filename)}:{line} in {code.co_name}"
+    return place
+
+
+def _shown_file(name: str) -> str:
+    """Return a file's path below the working directory; of others the name alone: paths are the machine's own."""
+    path = Path(name)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
 def load_modules(names: Iterable[str]) -> None:
-    """Import each name; it may also be a file of the current directory."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """Import each: a module by its name, also one of the current directory, or a file: `shop` or `shop.py`."""
+    here = Path.cwd()
+    if str(here) not in sys.path:
+        sys.path.insert(0, str(here))
     for name in names:
+        module = _module_of_file(name, here) if name.endswith(".py") else name
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
         except RegistrationError:
             raise
         except Exception as error:
+            text = validation_sentence(error) if isinstance(error, ValidationError) else str(error)
+            place = error_place(error, module)
             raise RegistrationError(
-                f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {error}"
+                f"cannot import {name!r} (REDRIVE_MODULES): {type(error).__name__}: {text}" + (place and f" ({place})")
             ) from error
+
+
+def _module_of_file(name: str, here: Path) -> str:
+    """Return the name by which a file is imported, as other files import it: it would be loaded twice otherwise."""
+    file = Path(os.path.normpath(here / name))
+    if not file.is_file() or not file.is_relative_to(here):
+        raise RegistrationError(f"there is no file {name!r} in {str(here)!r} (REDRIVE_MODULES)")
+    return ".".join(file.relative_to(here).with_suffix("").parts)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ class BuildCatalog:
     def __init__(self, published: PublishedCatalog) -> None:
         self.catalog = published.catalog
         self._inputs = published.inputs
+        self._outputs = published.outputs
         self._modules = {module.name: module for module in published.catalog.modules}
         self._shapes: dict[str, StepShape] = {}
         self.pipelines = {pipeline.name: pipeline.steps for pipeline in published.catalog.pipelines}
@@ -104,6 +105,16 @@ class BuildCatalog:
         """Return why the step of a module would refuse its input; None if it takes it, or may."""
         try:
             self._shape(module).validate(document)
+        except ValidationError as error:
+            return validation_sentence(error)
+        except (KeyError, SchemaError):
+            return None
+        return None
+
+    def output_problem(self, module: str, output: object) -> str | None:
+        """Return why a module could not have returned an output; None if it could, or may."""
+        try:
+            rules_validator(self._outputs[module]).validate_json(to_json(output))
         except ValidationError as error:
             return validation_sentence(error)
         except (KeyError, SchemaError):
@@ -160,8 +171,16 @@ def steps_of(builds: Builds, pipeline: str, payload: dict[str, Any]) -> list[Ste
 
 def input_problem(builds: Builds, module: str, document: dict[str, Any]) -> str | None:
     """Return why all builds with a module refuse the input of its step; None if one takes it, or may."""
-    asked = [build for build in builds if build is None or build.has(module)]
-    problems = [build.input_problem(module, document) if build else None for build in asked]
+    return _common_problem(builds, module, lambda build: build.input_problem(module, document))
+
+
+def output_problem(builds: Builds, module: str, output: object) -> str | None:
+    """Return why, by all builds with a module, it could not have returned an output; None if by one it could."""
+    return _common_problem(builds, module, lambda build: build.output_problem(module, output))
+
+
+def _common_problem(builds: Builds, module: str, problem: Callable[[BuildCatalog], str | None]) -> str | None:
+    problems = [problem(build) if build else None for build in builds if build is None or build.has(module)]
     return problems[0] if problems and all(problems) else None
 
 
@@ -208,6 +227,10 @@ class PublishedCatalogs:
     async def input_problem(self, module: str, document: dict[str, Any]) -> str | None:
         """Return why all workers would refuse a step's input; None if one takes it, or if that is not known."""
         return input_problem(await self._read(0), module, document)
+
+    async def output_problem(self, module: str, output: object) -> str | None:
+        """Return why no worker would let a module return an output; None if one would, or if that is not known."""
+        return output_problem(await self._read(0), module, output)
 
     async def catalog(self) -> Catalog | None:
         """Return what all workers know together; None if nothing was published, or the database does not answer."""

@@ -6,7 +6,7 @@ A pipeline's schedule is the name of a tenant's, its times, and the run input. T
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
@@ -56,6 +56,7 @@ ANCHOR_INTERVAL: Final = timedelta(hours=1)
 PURGE_INTERVAL: Final = timedelta(days=1)
 # Temporal keeps at most so many starts of a schedule waiting.
 BACKFILL_LIMIT: Final = 1000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Temporal starts what was triggered within some milliseconds; with `skip`, perhaps never.
 TRIGGER_TIMEOUT: Final = 3.0
 TRIGGER_INTERVAL: Final = 0.1
@@ -258,12 +259,13 @@ class PipelineSchedules:
         return True
 
     async def times(self, tenant: str, name: str, since: datetime, until: datetime) -> list[datetime]:
-        """Return when runs are due in a period, by the schedule's times; at most BACKFILL_LIMIT."""
+        """Return when runs are due in a period, which has its first and its last moment; at most BACKFILL_LIMIT."""
         _check_period(since, until)
         request = ListScheduleMatchingTimesRequest(
             namespace=self._client.namespace, schedule_id=_schedule_id(tenant, name)
         )
-        request.start_time.FromDatetime(since)
+        # A list has no time that is due at its very beginning; a backfill has.
+        request.start_time.FromDatetime(max(since, EPOCH) - timedelta(milliseconds=1))
         request.end_time.FromDatetime(until)
         await self._describe(tenant, name)
         try:

@@ -144,7 +144,8 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default=STATE_DIR, description="where the embedded stack keeps its state")
     task_queue: str = Field(default=TASK_QUEUE, description="the task queue of runs and workers")
     modules: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=("redrive.examples",), description="Python modules to import, separated by commas"
+        default=("redrive.examples",),
+        description="Python modules or files to import, separated by commas: `hello` or `hello.py`",
     )
     services: dict[str, ServiceSettings] = Field(default={}, description="services that modules call by name")
     alerts: AlertSettings = Field(default=AlertSettings(), description="where alerts on dead letters are sent")

@@ -75,6 +75,10 @@ class Action(StrEnum):
     ACTIVITY_PAUSE_REQUESTED = "activity_pause_requested"
     ACTIVITY_UNPAUSE_REQUESTED = "activity_unpause_requested"
     ACTIVITY_RETRY_REQUESTED = "activity_retry_requested"
+    # By functions and triggers of the database.
+    TOKEN_CREATED = "token_created"  # noqa: S105 - no password
+    TOKEN_REVOKED = "token_revoked"  # noqa: S105 - no password
+    MEMBER_CHANGED = "member_changed"
     PURGED = "purged"
     AUDIT_CUT = "audit_cut"
 

@@ -30,8 +30,8 @@ async def worker(*, modules: str | None = None, debug: bool = False) -> None:
     Parameters
     ----------
     modules
-        Python modules to import, separated by commas; also files of this directory. By default REDRIVE_MODULES, or
-        the examples.
+        Python modules or files below this directory, separated by commas: `hello` or `hello.py`. By default
+        REDRIVE_MODULES, or the examples.
     debug
         For a debugger: one step at a time, each may take a day, and none is ended because it blocks the worker. Let no
         other worker run on the task queue. Not for production.
@@ -86,8 +86,8 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     group
         The consumer group; by default REDRIVE_EVENTS_GROUP, or `redrive`.
     modules
-        Python modules to import, separated by commas. For any other pipeline a worker is queried, which takes
-        longer.
+        Python modules or files below this directory, separated by commas. For any other pipeline a worker is
+        queried, which takes longer.
     """
     from redrive.processes.redis_bridge import serve  # noqa: PLC0415
 
@@ -114,7 +114,7 @@ async def outbox(*, schema: str | None = None, modules: str | None = None) -> No
     schema
         The schema that has the outbox; by default REDRIVE_OUTBOX_SCHEMA, or `redrive`.
     modules
-        Python modules to import, separated by commas, to check payloads by.
+        Python modules or files below this directory, separated by commas, to check payloads by.
     """
     from redrive.processes.outbox_bridge import serve  # noqa: PLC0415
 

@@ -106,8 +106,8 @@ async def up(
     Parameters
     ----------
     modules
-        Python modules to import, separated by commas; also files of this directory. By default REDRIVE_MODULES, or
-        the examples.
+        Python modules or files below this directory, separated by commas: `hello` or `hello.py`. By default
+        REDRIVE_MODULES, or the examples.
     workers
         How many worker processes; 0 if you start them yourself with `redrive worker`.
     brokers

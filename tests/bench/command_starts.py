@@ -1,7 +1,7 @@
 """Measure the CPU of commands, user and system, from start to end: `python -m tests.bench.command_starts`.
 
-The commands take turns, on a stack of their own, with compiled code. The floor is a script that does with Temporal's
-SDK alone what `redrive run list` does. Processes that serve are only imported.
+The commands take turns, on a stack of their own, with compiled code. The floors are scripts that do with
+libraries alone what commands do: list runs, start one, read a row. Processes that serve are only imported.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.bench.contenders import with_bytecode
 from tests.bench.program import count, run_program
 
 REDRIVE = str(Path(sys.executable).with_name("redrive"))
-FLOOR = """
+LIST_ALONE = """
 import asyncio, os, sys
 from temporalio.client import Client
 
@@ -36,15 +36,39 @@ async def main():
 asyncio.run(main())
 os._exit(0)
 """
+START_ALONE = """
+import asyncio, os, sys, uuid
+from temporalio.client import Client
+
+async def main():
+    client = await Client.connect(sys.argv[1])
+    await client.start_workflow("Floor", id=str(uuid.uuid4()), task_queue="nobody")
+
+asyncio.run(main())
+os._exit(0)
+"""
+READ_ALONE = """
+import asyncio, os, sys
+import asyncpg, cyclopts, pydantic_settings, rich.table, structlog
+
+async def main():
+    connection = await asyncpg.connect(sys.argv[1])
+    await connection.fetch("SELECT 1")
+
+asyncio.run(main())
+os._exit(0)
+"""
 RUNS = 21
 Seconds = dict[str, list[float]]
 
 
-def commands(address: str) -> dict[str, list[str]]:
+def commands(address: str, database_url: str) -> dict[str, list[str]]:
     """Return what is measured, by its title."""
     return {
         "python": [sys.executable, "-c", "pass"],
-        "Temporal's client alone: connect and list": [sys.executable, "-c", FLOOR, address],
+        "Temporal's client alone: connect and list": [sys.executable, "-c", LIST_ALONE, address],
+        "Temporal's client alone: connect and start": [sys.executable, "-c", START_ALONE, address],
+        "libraries alone: connect to PostgreSQL and read": [sys.executable, "-c", READ_ALONE, database_url],
         "redrive --help": [REDRIVE, "--help"],
         "redrive run list --help": [REDRIVE, "run", "list", "--help"],
         "redrive run list": [REDRIVE, "run", "list"],
@@ -62,7 +86,7 @@ async def measure(words: argparse.Namespace) -> Seconds:
         place = Path(directory)
         async with Stack(Settings(), state_dir=place / STATE_DIR) as stack:
             environment = with_bytecode(os.environ, place)
-            chosen = commands(stack.info.temporal_address)
+            chosen = commands(stack.info.temporal_address, stack.info.database_url.get_secret_value())
             for _ in range(RUNS):
                 await asyncio.to_thread(cpu_of_command, chosen["redrive run start"], place, environment)
             taken: Seconds = {title: [] for title in chosen}

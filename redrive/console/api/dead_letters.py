@@ -5,6 +5,7 @@ admin has approved it.
 """
 
 import asyncio
+import contextlib
 import hashlib
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from redrive.access import Principal, Right
+from redrive.client import Redrive
 from redrive.console.api.answers import CommandBody, Listed, Versions, accepted, etag, identity, refusals
 from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
@@ -309,19 +311,19 @@ async def _give(app_state: AppState, caller: Principal, aim: Aim, command: Lette
         return earlier
     record, pool = aim.record, await app_state.pool()
     if app_state.settings.approvals and is_edit(command):
-        await _check_edit(app_state, record, command)
+        await _check_values(await app_state.redrive(), record, command)
         await check_approval(pool, app_state.redactor, record, command, caller)
     return accepted(await (await app_state.redrive()).dead_letters.send(record.letter, command))
 
 
-async def _check_edit(app_state: AppState, record: LetterRecord, command: LetterCommand) -> None:
-    """Refuse an edit that the step would not take, as far as that is known: approved, it could not be started."""
-    if not isinstance(command, Replay):
-        return
-    try:
-        problem = (await (await app_state.redrive()).check_edit(record.letter, command)).refusal
-    except (RunNotFound, Unavailable):
-        # The answer to the command says why it is not possible.
-        return
+async def _check_values(redrive: Redrive, record: LetterRecord, command: LetterCommand) -> None:
+    """Refuse values that the step would not take, as far as that is known: approved, they could not be sent."""
+    what, problem = "", None
+    if isinstance(command, Resolve):
+        what, problem = "output", await redrive.output_problem(record.letter, command.output)
+    elif isinstance(command, Replay):
+        # Otherwise the answer to the command says why it is not possible.
+        with contextlib.suppress(RunNotFound, Unavailable):
+            what, problem = "edited input", (await redrive.check_edit(record.letter, command)).refusal
     if problem:
-        raise CommandRefused(f"refused: the edited input does not fit: {problem}")
+        raise CommandRefused(f"refused: the {what} does not fit: {problem}")

@@ -6,7 +6,7 @@ The page shows a redacted input. Values that stay redacted are not part of the e
 import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -23,7 +23,7 @@ from redrive.console.web.render import show
 from redrive.console.web.routes import page_router
 from redrive.contracts import Name
 from redrive.dead_letter_client import Plan
-from redrive.dead_letters import Mode
+from redrive.dead_letters import Mode, ReplayOptions
 from redrive.documents import changed_paths, parse_payload, validation_sentence
 from redrive.edits import unknown_fields
 from redrive.errors import InvalidInput, RedriveError
@@ -179,6 +179,11 @@ class Draft(BaseModel):
     from_step: Name | None = None
     input: str | None = None
 
+    @property
+    def first_step(self) -> str | None:
+        """The step that it begins with, which an edit is for; none: the dead one."""
+        return self.from_step if self.mode is Mode.FROM_STEP else None
+
 
 @router.post("/dead-letters/{letter_id}/plan")
 async def plan(request: Request, app_state: TheAppState, caller: Operator, tenant: Scope, letter_id: str) -> Response:
@@ -221,9 +226,23 @@ def _draft(body: bytes) -> Draft:
 async def _check(app_state: AppState, record: LetterRecord, draft: Draft) -> Check:
     is_known = not is_omitted(record)
     shown = record.payload if is_known and isinstance(record.payload, dict) else {}
-    schema = await _schema(app_state, record.module) if is_known else None
+    earlier = draft.first_step if draft.first_step != record.step else None
+    schema = await _schema(app_state, record.module) if is_known and not earlier else None
     # In a thread: other requests must not wait for a large input.
-    return await asyncio.to_thread(check_input, shown, draft.input or "", schema)
+    check = await asyncio.to_thread(check_input, shown, draft.input or "", schema)
+    return await _checked_by_run(app_state, record, earlier, check) if earlier and check.patch else check
+
+
+async def _checked_by_run(app_state: AppState, record: LetterRecord, step: str, check: Check) -> Check:
+    """Hold an edit against the input of an earlier step, which the page does not show: the run knows it."""
+    options = ReplayOptions(from_step=step, input_patch=check.patch)
+    try:
+        found = await (await app_state.redrive()).check_edit(record.letter, options)
+    except RedriveError:
+        # It is checked with the command.
+        return check
+    problems = [found.problem] if found.problem else []
+    return replace(check, problems=problems, unknown=[str(each) for each in found.unknown], is_checked=True)
 
 
 async def _schema(app_state: AppState, module: str) -> dict[str, Any] | None:
@@ -236,9 +255,8 @@ async def _schema(app_state: AppState, module: str) -> dict[str, Any] | None:
 
 
 async def _outline(app_state: AppState, record: LetterRecord, draft: Draft) -> tuple[Plan | None, str | None]:
-    first = draft.from_step if draft.mode is Mode.FROM_STEP else None
     try:
         letters = (await app_state.redrive()).dead_letters
-        return await letters.plan(record.letter, mode=draft.mode, from_step=first), None
+        return await letters.plan(record.letter, mode=draft.mode, from_step=draft.first_step), None
     except RedriveError as error:
         return None, str(error)

@@ -90,6 +90,18 @@ async def test_an_edit_that_does_not_fit_waits_for_nobody(
     assert (await ben.get("/api/v1/approvals")).json() == {"approvals": []}
 
 
+async def test_an_output_that_does_not_fit_waits_for_nobody(
+    ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case
+) -> None:
+    """An output is checked as an edit is, before somebody is asked to approve it."""
+    await case.park("second")
+    resolve = f"/api/v1/workflow-dlq/{case.letter('second').workflow_id}/resolve"
+    refused = await ann.post(resolve, json={"reason": "by hand", "output": {"step": "second", "n": "many"}})
+    assert (refused.status_code, refused.json()["code"]) == (409, "command_refused")
+    assert "the output does not fit: n: Input should be a valid integer" in refused.json()["detail"]
+    assert (await ben.get("/api/v1/approvals")).json() == {"approvals": []}
+
+
 async def test_an_approval_is_for_that_edit_alone(ann: httpx.AsyncClient, ben: httpx.AsyncClient, case: Case) -> None:
     """Another value needs another approval; a plain replay needs none; a foreign hash is not found."""
     await case.park("second")

@@ -73,3 +73,15 @@ async def test_schedules_and_bulk_operations_are_named(admin: httpx.AsyncClient,
         {"kind": "pipeline", "id": "hello"},
         {"kind": "schedule", "id": "nightly"},
     ]
+
+
+async def test_what_is_done_with_tokens_can_be_filtered(admin: httpx.AsyncClient) -> None:
+    """The database itself writes these lines; the page and the API know their actions as well."""
+    made = (await admin.post("/api/v1/tokens", json={"name": "till 7", "role": "viewer"})).json()["id"]
+    await admin.post(f"/api/v1/tokens/{made}/revoke")
+    for action in ("token_created", "token_revoked"):
+        lines = (await admin.get("/api/v1/audit", params={"action": action})).json()["lines"]
+        assert made in {line["subject"]["id"] for line in lines}, action
+        page = (await admin.get(f"/audit?action={action}")).text
+        assert "token <span" in page, action
+        assert f"<option selected>{action}<" in page, action

@@ -1,5 +1,8 @@
 """Orders to dead letters over HTTP, on a real stack with a real worker."""
 
+import json
+from typing import Any
+
 import httpx
 from fastapi import FastAPI
 
@@ -53,6 +56,26 @@ async def test_plan_tells_what_a_replay_would_do(admin: httpx.AsyncClient, case:
     assert plan["refusal"] is None
     closed = await admin.post(f"{address}/plan", json={"from_step": "third"})
     assert (closed.status_code, closed.json()["code"]) == (400, "invalid_input")
+
+
+async def test_an_edit_is_held_against_the_step_that_the_replay_begins_with(
+    admin: httpx.AsyncClient, case: Case
+) -> None:
+    """The page shows the dead step's input; what the first step that runs again does not read is named."""
+    await case.park("third")
+    letter = case.letter("third").workflow_id
+    shown = (await admin.get(f"{DLQ}/{letter}")).json()["payload"]
+
+    async def said(edited: dict[str, Any], **draft: str) -> str:
+        return (await admin.post(f"/dead-letters/{letter}/plan", data={"input": json.dumps(edited)} | draft)).text
+
+    of_third = shown | {"second": {"step": "second", "n": 7}}
+    assert "Fits." in await said(of_third)
+    assert "Fits." in await said(of_third, mode="STEP_ONLY", from_step="first")
+    earlier = await said(of_third, mode="FROM_STEP", from_step="first")
+    assert ("Fits." in earlier, "second: the input has no such field" in earlier) == (False, True)
+    assert "Fits." in await said(shown | {"n": 8}, from_step="first")
+    assert "n: Input should be a valid integer" in await said(shown | {"n": "many"}, from_step="first")
 
 
 async def test_resolve_and_ignore_close_a_letter(admin: httpx.AsyncClient, case: Case) -> None:

@@ -184,6 +184,29 @@ async def test_a_backfill_gives_each_time_its_run_once(worker: WorkerFactory, re
     assert set(rows) == {view.run_id for view in views} == expected
 
 
+async def test_a_backfill_counts_what_is_due_at_its_first_and_last_moment(
+    worker: WorkerFactory, registry: Registry
+) -> None:
+    """A period from midnight to midnight has both: as many runs as it says start."""
+    add_good_pipeline(registry)
+    wanted = new_schedule(cron=["0 0 * * *"])
+    async with worker() as running:
+        schedules = running.redrive.schedules
+        await schedules.create(wanted)
+        whose = (wanted.tenant, wanted.name)
+        assert await schedules.backfill(*whose, DAY, DAY + timedelta(hours=1)) == 1
+        await runs_of(running, wanted.tenant, 1)
+        said = await schedules.backfill(*whose, DAY + timedelta(days=10), DAY + timedelta(days=11))
+
+        async def all_started() -> bool:
+            return (await schedules.show(*whose)).runs == 1 + said
+
+        await eventually(all_started)
+        days = {view.run_id[-20:-10] for view in await runs_of(running, wanted.tenant, 1 + said)}
+        await schedules.delete(*whose)
+    assert days == {f"{DAY + timedelta(days=number):%Y-%m-%d}" for number in (0, 10, 11)}
+
+
 async def test_a_backfill_of_no_time_or_too_many_is_refused(worker: WorkerFactory, registry: Registry) -> None:
     """A period must have a due time, and fewer than Temporal keeps waiting."""
     add_good_pipeline(registry)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from redrive.activities.attempts import error_place, error_text, redacted_stack
+from redrive.activities.attempts import error_text, redacted_stack
+from redrive.modules import error_place
 from redrive.redaction.redactor import Redactor
 
 CANARY = "canary-4711"
@@ -70,7 +71,7 @@ def test_the_place_of_an_error_is_the_authors_own_line() -> None:
     def reads() -> object:
         return json.loads("{")
 
-    place = error_place(raised(reads), None)
+    place = error_place(raised(reads))
     assert re.fullmatch(r"tests/unit/activities/test_error_texts\.py:\d+ in reads", place)
 
 
@@ -78,4 +79,4 @@ def test_the_place_of_an_error_outside_of_all_own_code_is_unknown() -> None:
     """A traceback of libraries alone names none."""
     error = raised(lambda: json.loads("{"))
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]  # it has both
-    assert error_place(error, None) == ""
+    assert error_place(error) == ""

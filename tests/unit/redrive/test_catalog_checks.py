@@ -9,7 +9,7 @@ from pydantic import BaseModel, model_validator
 from redrive import InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.contracts import PublishedCatalog
 from redrive.errors import UnknownPipeline
-from redrive.published_catalogs import BuildCatalog, input_problem, merged, refusal, steps_of
+from redrive.published_catalogs import BuildCatalog, input_problem, merged, output_problem, refusal, steps_of
 
 
 class Small(BaseModel):
@@ -107,6 +107,17 @@ def test_an_edit_is_held_against_the_builds_that_have_the_module() -> None:
     assert input_problem([other, newer, older], "s", {"n": "x"}) is None
     assert input_problem([older, None], "s", {"n": "x"}) is None
     assert input_problem([other], "s", {"n": "x"}) is None
+
+
+def test_an_output_is_held_against_the_builds_that_have_the_module() -> None:
+    """What one of them could have returned is not refused, nor what a catalog of an older release does not tell."""
+    older, newer = build(Small, "p"), build(Text, "p")
+    silent = BuildCatalog(PublishedCatalog(catalog=older.catalog, inputs={}))
+    assert output_problem([older], "s", {"n": "5"}) is None
+    assert output_problem([older], "s", {}) == "n: Field required"
+    assert output_problem([newer, older], "s", {"n": "x"}) is None
+    assert output_problem([silent, older], "s", {}) is None
+    assert output_problem([older], "charge@0-1", {}) is None
 
 
 def test_a_catalog_that_cannot_be_read_takes_everything() -> None:

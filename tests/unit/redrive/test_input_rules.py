@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import to_json
 
 from redrive.documents import validation_sentence
-from redrive.input_rules import input_rules, rules_validator
+from redrive.input_rules import model_rules, rules_validator
 
 
 class Colour(StrEnum):
@@ -133,7 +133,7 @@ ORDERS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("document", [{"number": 1} | each for each in ORDERS] + [{}], ids=str)
 def test_rules_refuse_what_the_model_refuses_with_the_same_sentence(document: dict[str, Any]) -> None:
     """Both take what pydantic takes, also a text for a number, which a JSON schema would refuse."""
-    rules, is_complete = input_rules(Order)
+    rules, is_complete = model_rules(Order)
     validator = rules_validator(json.loads(json.dumps(rules)))
     assert is_complete
     assert _problem(validator.validate_json, document) == _problem(Order.model_validate_json, document)
@@ -146,7 +146,7 @@ def test_rules_refuse_what_the_model_refuses_with_the_same_sentence(document: di
 )
 def test_rules_of_other_kinds_of_models_are_theirs(model: type[BaseModel], document: Any) -> None:
     """Strict models and models of a list."""
-    rules, is_complete = input_rules(model)
+    rules, is_complete = model_rules(model)
     validator = rules_validator(json.loads(json.dumps(rules)))
     assert is_complete
     assert _problem(validator.validate_json, document) == _problem(model.model_validate_json, document)
@@ -154,12 +154,12 @@ def test_rules_of_other_kinds_of_models_are_theirs(model: type[BaseModel], docum
 
 def test_what_code_decides_is_left_to_code() -> None:
     """A value that a validator may change is not refused; what a later one may refuse is not known to fit."""
-    rules, is_complete = input_rules(Coded)
+    rules, is_complete = model_rules(Coded)
     validator = rules_validator(rules)
     assert not is_complete
     assert _problem(validator.validate_json, {"number": "four", "even": 3}) is None
     assert _problem(validator.validate_json, {"even": "x"}) == _problem(Coded.model_validate_json, {"even": "x"})
-    anything, is_complete = input_rules(Rewritten)
+    anything, is_complete = model_rules(Rewritten)
     assert (anything, is_complete) == ({"type": "any"}, False)
 
 
@@ -174,6 +174,6 @@ def test_rules_are_the_same_in_every_process() -> None:
             one: Inner
             two: list[Inner]
 
-        return input_rules(Outer)
+        return model_rules(Outer)
 
     assert made() == made()

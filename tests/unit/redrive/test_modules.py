@@ -1,8 +1,10 @@
 """Modules, pipelines and the registry: what is refused at import, and what a payload must hold."""
 
 import functools
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Root
 from redrive import STEP, Hidden, InvalidInput, ModuleContext, Pipeline, Registry
 from redrive.contracts import Effect
 from redrive.errors import RegistrationError, UnknownPipeline
-from redrive.modules import MemoryCounters, Module
+from redrive.modules import MemoryCounters, Module, load_modules
 
 
 class In(BaseModel):
@@ -420,3 +422,53 @@ async def test_counters_without_a_run_have_limits_also() -> None:
     assert await counters.add("tokens", 5, limit=8) == 5
     assert await counters.add("tokens", 4, limit=8) is None
     assert await counters.add("tokens", -2) == 3
+
+
+@pytest.fixture
+def authors_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a directory with two files of an author; what they were imported as is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "corner_shop.py").write_text("")
+    (tmp_path / "corner_shops").mkdir()
+    (tmp_path / "corner_shops" / "books.py").write_text("")
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "imported"),
+    [
+        ("corner_shop", "corner_shop"),
+        ("corner_shop.py", "corner_shop"),
+        ("./corner_shop.py", "corner_shop"),
+        ("corner_shops/books.py", "corner_shops.books"),
+    ],
+)
+def test_a_file_is_imported_as_its_module(authors_directory: Path, given: str, imported: str) -> None:
+    """`--modules shop.py` is what completion writes: it is the same as `--modules shop`."""
+    load_modules([given])
+    load_modules([str(authors_directory / "corner_shop.py")])
+    assert imported in sys.modules
+
+
+@pytest.mark.parametrize("given", ["corner_store.py", "../elsewhere.py"])
+def test_a_file_that_is_not_there_is_named(authors_directory: Path, given: str) -> None:
+    """Python would speak of a module `py`. A file outside of this directory could not import its neighbours."""
+    (authors_directory.parent / "elsewhere.py").write_text("")
+    with pytest.raises(RegistrationError, match=f"there is no file '{given}' in '{authors_directory}'"):
+        load_modules([given])
+
+
+def test_what_is_wrong_in_a_file_is_said_with_its_line(authors_directory: Path) -> None:
+    """A policy without its fields, say: in one sentence, and where."""
+    (authors_directory / "corner_bank.py").write_text(
+        "from redrive import RetryPolicy\n\nRetryPolicy.model_validate({'base': 1, 'max_attempts': 2})\n"
+    )
+    with pytest.raises(RegistrationError) as refused:
+        load_modules(["corner_bank.py"])
+    said = str(refused.value)
+    assert said.startswith("cannot import 'corner_bank.py' (REDRIVE_MODULES): ValidationError: cap: Field required; ")
+    assert said.endswith(" (corner_bank.py:3 in <module>)")

@@ -40,12 +40,16 @@ from redrive.errors import InvalidInput, RunNotFound, Unavailable
 from redrive.keys import check_identifiers, new_request_id
 
 ANSWER_TIMEOUT = timedelta(seconds=15)
-FIRST_PAUSE = timedelta(milliseconds=20)
 RETRY_INTERVAL = timedelta(milliseconds=200)
 SEND_AGAIN = timedelta(seconds=5)
 CommandType = TypeVar("CommandType", Replay, Resolve, Discard, Restart, Continue)
 
-_NO_ANSWER: Final = (TimeoutError, RPCError, WorkflowQueryFailedError)
+_NO_ANSWER: Final = (
+    TimeoutError,
+    RPCError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 # The dead letter has just ended, a worker failed, or it has ten updates in flight, which is Temporal's limit.
 _NOT_NOW: Final = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
 
@@ -142,7 +146,7 @@ class DeadLetters:
                         return await self._give(letter, addressed)
                     await asyncio.sleep(RETRY_INTERVAL.total_seconds())
                 return answer
-        except (*_NO_ANSWER, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError) as error:
+        except _NO_ANSWER as error:
             raise Unavailable(
                 f"no answer to command {command.request_id!r} ({type(error).__name__}): it may be carried out yet; "
                 "give it again with the same request id"
@@ -156,25 +160,15 @@ class DeadLetters:
         handle = self._client.get_workflow_handle(run_id)
         try:
             while True:
-                await handle.signal(command.verb.value, command)
                 # Sent again, it gets the same answer: a run whose history was cut short has forgotten the first one.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(SEND_AGAIN.total_seconds()):
-                        return await self._answer(handle, command.request_id)
+                reply = await _signalled(handle, command)
+                if reply and (reply.answer or not reply.is_open):
+                    return reply.answer
+                await asyncio.sleep(RETRY_INTERVAL.total_seconds())
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
             raise
-
-    async def _answer(self, handle: WorkflowHandle[Any, Any], request_id: str) -> Answer | None:
-        pause = FIRST_PAUSE.total_seconds()
-        while True:
-            # Temporal answers a query after the workflow task that has the signal: mostly the first one will do.
-            reply: Reply = await handle.query(Query.ANSWER, request_id, result_type=Reply)
-            if reply.answer or not reply.is_open:
-                return reply.answer
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_INTERVAL.total_seconds())
 
     async def _give(self, letter: LetterId, command: LetterCommand) -> Answer:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
@@ -233,6 +227,29 @@ class DeadLetters:
         last = names.index(letter.step) if mode is Mode.STEP_ONLY else len(names) - 1
         start = names.index(first)
         return Plan(reused=names[:start], run_again=names[start : last + 1], left_for_later=names[last + 1 :])
+
+
+async def _signalled(handle: WorkflowHandle[Any, Any], command: LetterCommand | Continue) -> Reply | None:
+    """Signal a command, and ask for its answer at the same time, so that one workflow task has both.
+
+    None if there is no answer within some seconds, or if ten others ask the run, which is Temporal's limit.
+    """
+    asking = asyncio.create_task(
+        handle.execute_update(Query.ANSWER, command.request_id, id=command.request_id, result_type=Reply)
+    )
+    # Read, so that asyncio does not report an exception that was never retrieved.
+    asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        await handle.signal(command.verb.value, command)
+        # Not awaited itself: when a caller is canceled, Temporal's client would raise an error of its own instead.
+        await asyncio.wait({asking}, timeout=SEND_AGAIN.total_seconds())
+        return asking.result() if asking.done() else None
+    except RPCError as error:
+        if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+            return None
+        raise
+    finally:
+        asking.cancel()
 
 
 async def _task_of(handle: WorkflowHandle[Any, Any], event_id: int) -> int:

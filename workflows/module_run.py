@@ -170,6 +170,14 @@ class ModuleRun:
         """Return the answer to a command, once there is one."""
         return Reply(answer=self._answers.get(request_id), is_open=not self._status.closed)
 
+    # In the same workflow task as the command, if it is sent with it; a query that waits would split that task.
+    @workflow.update(name=Query.ANSWER, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+    async def wait_for_answer(self, request_id: str) -> Reply:
+        """Return the answer to a command as soon as there is one, or that none is to be expected for now."""
+        is_long = workflow.info().is_continue_as_new_suggested
+        await workflow.wait_condition(lambda: request_id in self._answers or self._is_ending() or is_long())
+        return self.answer(request_id)
+
     # Abandoned when the run ends: who sent a command then asks the dead letter.
     @workflow.signal(dynamic=True, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def take(self, name: str, arguments: Sequence[RawValue]) -> None:

@@ -211,7 +211,7 @@ class Settings(BaseSettings):
 
     @property
     def named_modules(self) -> tuple[str, ...]:
-        """The modules that are named. Without any, a worker runs the examples; a bridge goes by what workers publish."""
+        """The modules that are named. Without any, a worker runs the examples; a bridge goes by what workers know."""
         return self.modules if "modules" in self.model_fields_set else ()
 
     def limits_of(self, tenant: str) -> TenantLimits:

@@ -357,8 +357,11 @@ class ServiceClient:
                 return await self._exchange(call)
         except TimeoutError as error:
             raise ServiceError(f"{call} gave no full answer in {seconds:g} s", category=Category.TIMEOUT) from error
+        except httpx.ReadTimeout as error:
+            silence = call.idle_timeout.total_seconds()
+            raise ServiceError(f"{call} sent nothing for {silence:g} s", category=Category.TIMEOUT) from error
         except httpx.HTTPError as error:
-            what = f"{type(error).__name__}: {_redactor.text(str(error))}"
+            what = f"{type(error).__name__}: {_redactor.text(str(error))}".removesuffix(": ")
             raise ServiceError(f"{call} failed: {what}", category=category_of(error)) from error
 
     async def _exchange(self, call: "_Call") -> ServiceResponse:

@@ -210,6 +210,11 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
+    @property
+    def named_modules(self) -> tuple[str, ...]:
+        """The modules that are named. Without any, a worker runs the examples; a bridge goes by what workers know."""
+        return self.modules if "modules" in self.model_fields_set else ()
+
     def limits_of(self, tenant: str) -> TenantLimits:
         """Return a tenant's limits: those set for it, else for `*`, else the defaults."""
         common = self.tenant_limits.get("*") or TenantLimits()

@@ -87,6 +87,8 @@ def database_problem(error: Exception) -> str:
         return f"the database's schema is not up to date, run `redrive migrate`: {error}"
     if isinstance(error, OSError):
         return f"the database cannot be reached: {error.strerror or type(error).__name__}"
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return f"the database's login lacks the permission: {error}"
     return f"the database did not do it: {error}; try again"
 
 

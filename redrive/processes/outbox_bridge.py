@@ -38,7 +38,7 @@ async def outbox_bridge(settings: Settings, chosen: OutboxSettings) -> AsyncIter
 
 async def serve(settings: Settings, chosen: OutboxSettings) -> None:
     """Run a bridge until SIGTERM or SIGINT."""
-    load_modules(settings.modules)
+    load_modules(settings.named_modules)
     async with until_signalled(), outbox_bridge(settings, chosen) as bridge:
         # A bridge that takes rows ends when what it holds is settled.
         on_stop_signals(bridge.stop)

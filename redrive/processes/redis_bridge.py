@@ -45,7 +45,7 @@ def _stream(url: str, events: EventSettings) -> EventStream:
 
 async def serve(settings: Settings, events: EventSettings) -> None:
     """Run a bridge until SIGTERM or SIGINT."""
-    load_modules(settings.modules)
+    load_modules(settings.named_modules)
     async with until_signalled(), redis_bridge(settings, events) as bridge:
         # A bridge that consumes ends when what it holds is safe.
         on_stop_signals(bridge.stop)

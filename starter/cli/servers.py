@@ -86,8 +86,8 @@ async def redis(*, stream: str | None = None, group: str | None = None, modules:
     group
         The consumer group; by default REDRIVE_EVENTS_GROUP, or `redrive`.
     modules
-        Python modules or files below this directory, separated by commas. For any other pipeline a worker is
-        queried, which takes longer.
+        Python modules or files below this directory, separated by commas, to check payloads by. By default
+        REDRIVE_MODULES, or what the workers have published.
     """
     from redrive.processes.redis_bridge import serve  # noqa: PLC0415
 
@@ -114,7 +114,8 @@ async def outbox(*, schema: str | None = None, modules: str | None = None) -> No
     schema
         The schema that has the outbox; by default REDRIVE_OUTBOX_SCHEMA, or `redrive`.
     modules
-        Python modules or files below this directory, separated by commas, to check payloads by.
+        Python modules or files below this directory, separated by commas, to check payloads by. By default
+        REDRIVE_MODULES, or what the workers have published.
     """
     from redrive.processes.outbox_bridge import serve  # noqa: PLC0415
 

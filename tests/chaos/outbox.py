@@ -80,6 +80,15 @@ class OutboxCase:
             return False
         return True
 
+    async def progress(self) -> str:
+        """Say how many rows have which status, as far as PostgreSQL answers."""
+        query = "SELECT status, count(*) FROM redrive.outbox GROUP BY status ORDER BY status"
+        try:
+            counts = await self._fetch(query)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            return f"PostgreSQL does not answer ({type(error).__name__})"
+        return ", ".join(f"{count} {status}" for status, count in counts)
+
     async def until_delivered(self) -> None:
         """Wait until no row is pending or in flight."""
         await _until(self._is_settled)
@@ -142,6 +151,22 @@ async def _until(ask: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.2)
 
 
+@contextlib.asynccontextmanager
+async def _told(case: OutboxCase, seconds: Callable[[], float]) -> AsyncIterator[None]:
+    """Print every minute how far it is: on a busy machine it takes long."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(60)
+            print(f"{seconds():.0f} s: {await case.progress()}", flush=True)
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 async def _kill(stack: Stack, name: str) -> None:
     """Kill a child that is up, by signal 9; the stack starts it again."""
     while (child := stack.children[name]).state is not ChildState.READY or child.pid is None:
@@ -177,11 +202,13 @@ async def _all(words: argparse.Namespace) -> list[str]:
         async with asyncio.timeout(words.limit), made as stack, _second_bridge(stack, state) as second:
             case, seconds = OutboxCase(stack, Path(os.environ[FILE])), clock()
             part = max(words.rows // (len(kinds) * HURTS + 1), 1)
-            for kind in kinds * HURTS:
-                await case.send(part)
-                await _kill(stack, CHILDREN[kind])
-            await case.send(max(words.rows - case.asked, 0))
-            await case.until_delivered()
+            async with _told(case, seconds):
+                for kind in kinds * HURTS:
+                    await case.send(part)
+                    print(f"{seconds():.0f} s: {kind} is killed", flush=True)
+                    await _kill(stack, CHILDREN[kind])
+                await case.send(max(words.rows - case.asked, 0))
+                await case.until_delivered()
             problems, repeated = await case.violations()
             if second.returncode is not None:
                 problems.append(f"the second bridge ended: {(state / 'second-bridge.log').read_text()[-500:]}")

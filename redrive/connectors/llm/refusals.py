@@ -33,6 +33,8 @@ CATEGORIES: Final = {
     "invalid_request_error": Category.PROVIDER_4XX,
     **dict.fromkeys(TERMINAL_CODES, Category.PROVIDER_4XX),
 }
+# Most often the address lacks its /v1.
+_NOT_FOUND: Final = "look at the service's base_url and at the name of the model"
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
@@ -73,7 +75,8 @@ class Problem:
 def refusal_error(refusal: Refusal, api: Api, texts: Texts, excerpt: Callable[[bytes], str]) -> ServiceError:
     """Return the error of an answer with an error status."""
     problem = Problem.read(refusal.json()) or Problem()
-    error = refusal.error(problem.text(texts, excerpt), _category(refusal.status, problem))
+    told = [problem.text(texts, excerpt), _NOT_FOUND if refusal.status == 404 else ""]
+    error = refusal.error("; ".join(filter(None, told)), _category(refusal.status, problem))
     if problem.codes & FILTERED:
         return AnswerRefused(str(error), status=refusal.status)
     if refusal.status in {400, 413, 422} and problem.is_too_long:

@@ -15,6 +15,19 @@ from tests.conftest import eventually, owner_url
 from tests.integration.cli.command import CommandLine
 
 SLOW = 60
+SHOP = """
+from pydantic import BaseModel
+from redrive import ModuleContext, Pipeline, module
+
+class Order(BaseModel):
+    title: str
+
+@module("pack")
+async def pack(ctx: ModuleContext, order: Order) -> Order:
+    return order
+
+Pipeline("order", pack)
+"""
 
 
 @pytest.fixture
@@ -78,6 +91,31 @@ async def _delivered(redrive: CommandLine, event_id: str) -> dict[str, object] |
     return row if row["status"] == "delivered" else None
 
 
+async def test_bridge_without_modules_of_its_own_goes_by_what_workers_publish(
+    redrive: CommandLine, team_url: str
+) -> None:
+    """Redrive comes with an example that is called `order` as well: it says nothing about the worker's own."""
+    schema = redrive.variables["REDRIVE_OUTBOX_SCHEMA"]
+    (redrive.directory / "shop.py").write_text(SHOP)
+    await redrive("outbox", "install")
+    async with _serving(redrive, "worker", "--modules", "shop"), _serving(redrive, "bridge", "outbox"):
+        connection = await asyncpg.connect(team_url)
+        ids = [
+            await connection.fetchval(f"SELECT {schema}.enqueue('order', $1::jsonb)", payload)
+            for payload in ('{"title": "lamp"}', "{}")
+        ]
+        await connection.close()
+        await eventually(lambda: _delivered(redrive, str(ids[0])), within=SLOW)
+        (failed,) = await eventually(lambda: _rows(redrive, "failed"), within=SLOW)
+    assert failed["event_id"] == str(ids[1])
+    assert failed["last_error"] == "payload does not fit 'pack': title: Field required"
+
+
+async def _rows(redrive: CommandLine, status: str) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = (await redrive("outbox", "list", "--status", status, "--json")).document["rows"]
+    return rows
+
+
 async def test_printed_sql_is_the_same_outbox(redrive: CommandLine, team_url: str) -> None:
     """`--print` gives SQL for migrations of one's own; executed, it is an outbox that the commands know."""
     schema = redrive.variables["REDRIVE_OUTBOX_SCHEMA"]
@@ -89,6 +127,19 @@ async def test_printed_sql_is_the_same_outbox(redrive: CommandLine, team_url: st
     finally:
         await connection.close()
     assert (await redrive("outbox", "list", "--json")).document == {"rows": [], "cursor": None}
+
+
+async def test_operator_who_may_not_purge_is_told_so(redrive: CommandLine, team_url: str) -> None:
+    """An operator's login reads rows and replays them. Trying again would not help."""
+    role = redrive.variables["REDRIVE_OUTBOX_SCHEMA"]
+    connection = await asyncpg.connect(team_url)
+    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+    await connection.close()
+    await redrive("outbox", "install", "--operator", role)
+    server = team_url.partition("@")[2]
+    refused = await redrive("outbox", "purge", "--yes", OUTBOX_URL=f"postgresql://{role}:secret@{server}")
+    assert refused.code == 1
+    assert "the database's login lacks the permission: permission denied for table outbox [" in refused.sentence
 
 
 async def test_show_tells_what_a_row_waits_for(redrive: CommandLine, team_url: str) -> None:

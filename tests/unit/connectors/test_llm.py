@@ -313,6 +313,15 @@ async def test_error_status_is_classified(
     assert (error.status, error.category) == (status, category)
 
 
+@pytest.mark.parametrize("api", PATHS)
+async def test_wrong_address_is_told(llm: LlmFactory, server: Server, api: str) -> None:
+    """Whoever forgets the /v1 of the base URL learns where to look, whatever is at that address."""
+    server.on(PATHS[api], reply(404, b"<html>not found</html>"))
+    assert str(await failure(llm(api=api))).endswith(
+        "answered 404: look at the service's base_url and at the name of the model"
+    )
+
+
 @pytest.mark.parametrize(
     ("api", "status", "body"),
     [
@@ -493,7 +502,9 @@ async def test_stall_is_noticed_before_the_deadline(llm: LlmFactory, server: Ser
     server.on("/chat/completions", stalled(FIRST["openai"]))
     model = llm(stream=True, timeout=timedelta(seconds=60), idle_timeout=timedelta(seconds=0.1))
     async with asyncio.timeout(10):
-        assert (await failure(model)).category is Category.TIMEOUT
+        error = await failure(model)
+    assert error.category is Category.TIMEOUT
+    assert str(error).endswith("/chat/completions sent nothing for 0.1 s")
 
 
 @pytest.mark.parametrize(

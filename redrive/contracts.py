@@ -115,6 +115,12 @@ class Query(StrEnum):
     ANSWER = "answer"
 
 
+class Update(StrEnum):
+    """Names of updates that are no commands."""
+
+    ANSWER = "answer"
+
+
 class Effect(StrEnum):
     """What a module does to the outside, and so what running it again means."""
 

@@ -19,7 +19,7 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from redrive.contracts import Message, Query, Workflow
+from redrive.contracts import Message, Query, Update, Workflow
 from redrive.dead_letters import (
     REASON_LIMIT,
     Answer,
@@ -235,7 +235,7 @@ async def _signalled(handle: WorkflowHandle[Any, Any], command: LetterCommand | 
     None if there is no answer within some seconds, or if ten others ask the run, which is Temporal's limit.
     """
     asking = asyncio.create_task(
-        handle.execute_update(Query.ANSWER, command.request_id, id=command.request_id, result_type=Reply)
+        handle.execute_update(Update.ANSWER, command.request_id, id=command.request_id, result_type=Reply)
     )
     # Read, so that asyncio does not report an exception that was never retrieved.
     asking.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         StepSnapshot,
         StepState,
         StepStatus,
+        Update,
         Workflow,
     )
     from redrive.dead_letters import (
@@ -171,7 +172,7 @@ class ModuleRun:
         return Reply(answer=self._answers.get(request_id), is_open=not self._status.closed)
 
     # In the same workflow task as the command, if it is sent with it; a query that waits would split that task.
-    @workflow.update(name=Query.ANSWER, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+    @workflow.update(name=Update.ANSWER, unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
     async def wait_for_answer(self, request_id: str) -> Reply:
         """Return the answer to a command as soon as there is one, or that none is to be expected for now."""
         is_long = workflow.info().is_continue_as_new_suggested

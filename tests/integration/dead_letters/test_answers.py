@@ -9,7 +9,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateStage
 
 from redrive import RunStatus
-from redrive.contracts import Query, Workflow
+from redrive.contracts import Update, Workflow
 from redrive.dead_letters import Reply, Verb
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
@@ -34,7 +34,7 @@ async def test_question_without_a_command_ends_with_the_run(case: Case) -> None:
     """Who asks for an answer and dies before sending the command holds nothing up."""
     await case.park("second")
     asked = await case.run.start_update(
-        Query.ANSWER, "never sent", result_type=Reply, wait_for_stage=WorkflowUpdateStage.ACCEPTED
+        Update.ANSWER, "never sent", result_type=Reply, wait_for_stage=WorkflowUpdateStage.ACCEPTED
     )
     case.mend()
     assert (await case.command(Verb.REPLAY)).accepted

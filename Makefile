@@ -6,7 +6,7 @@ COMPILE := $(UV) pip compile --universal --generate-hashes --no-emit-index-url -
 EVERYTHING := --extra server --extra embedded --extra otel pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage fmt lock bench bench-quick bench-bridges bench-outbox bench-plugin memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster docs screenshots clean setup
+.PHONY: help demo up test long check coverage fmt lock bench bench-quick bench-bridges bench-outbox bench-plugin memory pages chaos chaos-bridges chaos-outbox chaos-bulk hostile foreign versions cluster real-services docs screenshots clean setup
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ check: ## Lint; check formatting, types, import rules and the compose file
 	$(PYTHON) run.py check
 
 coverage: ## Run all tests and list the uncovered lines
-	$(PYTHON) run.py test --numprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report term
+	$(PYTHON) run.py test -m 'not cluster' --numprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report term
 
 setup: ## Create or update the development environment
 	@$(PYTHON) run.py test --version > /dev/null
@@ -38,6 +38,9 @@ lock: setup ## Update the requirement files from pyproject.toml
 	$(COMPILE) $(EVERYTHING) --group build -o requirements.txt
 	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
 	$(COMPILE) --extra server --extra otel --extra sentry pyproject.toml --group build -o requirements-image.txt
+
+long: setup ## Run the tests that take too long for every change (about 5 minutes)
+	$(PYTHON) run.py test -m long
 
 bench: setup ## Compare with plain Temporal, DBOS and a hand-written run; write docs/benchmarks.md (10 minutes); then bench-bridges
 	$(BIN)/python -m tests.bench
@@ -68,6 +71,9 @@ chaos: setup ## Every fault under runs, commands, cancels and resets; dying runs
 
 cluster: setup ## Build a real Temporal cluster on PostgreSQL, and run tests, failures, releases, restores and load on it (an hour)
 	$(BIN)/python -m tests.cluster
+
+real-services: setup ## Build Gitea, install OpenCode, and run the connectors' tests against them (a quarter of an hour the first time)
+	$(BIN)/python -m tests.services
 
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq

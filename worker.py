@@ -103,6 +103,8 @@ WORKFLOWS = [
 # In workflows that module authors have this worker run, modules park, and nothing else does.
 HOSTED = Options(workflows=(), children=False, tenant_attribute=SearchAttribute.TENANT, task_queue=None)
 HOME_TIMEOUT = timedelta(seconds=3)
+# After this the worker says that it is ready: it takes work already.
+KEEP_TIMEOUT = timedelta(seconds=5)
 # Workflow tasks and local activities at once, besides those of fast steps.
 OTHER_TASKS = 100
 
@@ -138,11 +140,11 @@ def build_worker(tools: Tools, slots: StepSlots, ends: RunEnds) -> Worker:
         workflows=[*WORKFLOWS, *tools.registry.workflows],
         activities=[
             *_run_activities(tools, slots, ends),
-            *_letter_activities(tools),
+            *_letter_activities(tools, ends),
             *_bulk_activities(tools),
             *_report_activities(tools),
         ],
-        workflow_runner=workflow_runner(ends.left),
+        workflow_runner=workflow_runner(ends),
         interceptors=[
             OneInput(),
             MessageNames(),
@@ -240,6 +242,7 @@ def _step_activities(tools: Tools, slots: StepSlots) -> StepActivities:
         slots=slots,
         threads=tools.threads,
         resources=tools.resources,
+        keeps_ends=True,
         debug=tools.debug,
     )
 
@@ -248,8 +251,9 @@ def _letter_records(tools: Tools) -> LetterRecords:
     return LetterRecords(tools.database, _alert_workflows(tools), tools.redactor, tools.metrics)
 
 
-def _letter_reports(tools: Tools) -> LetterReports:
-    return LetterReports(tools.client, _letter_records(tools), tools.redactor, task_queue=tools.settings.task_queue)
+def _letter_reports(tools: Tools, ends: RunEnds | None = None) -> LetterReports:
+    task_queue = tools.settings.task_queue
+    return LetterReports(tools.client, _letter_records(tools), tools.redactor, task_queue=task_queue, ends=ends)
 
 
 def _alert_workflows(tools: Tools) -> AlertWorkflows:
@@ -257,10 +261,10 @@ def _alert_workflows(tools: Tools) -> AlertWorkflows:
     return AlertWorkflows(tools.client, tools.database, task_queue=settings.task_queue, window=settings.alerts.window)
 
 
-def _letter_activities(tools: Tools) -> list[ActivityFunction]:
+def _letter_activities(tools: Tools, ends: RunEnds) -> list[ActivityFunction]:
     """Return the activities of dead letters: from the report of a failure to the outcome of a command."""
     client, database, settings, redactor = tools.client, tools.database, tools.settings, tools.redactor
-    alert_workflows, records, reports = _alert_workflows(tools), _letter_records(tools), _letter_reports(tools)
+    alert_workflows, records, reports = _alert_workflows(tools), _letter_records(tools), _letter_reports(tools, ends)
     checks = CommandChecks(tools.registry, redactor)
     commands = CommandActivities(
         client,
@@ -373,7 +377,7 @@ async def _opened_tools(
 
 @contextlib.asynccontextmanager
 async def _run_ends(tools: Tools) -> AsyncIterator[RunEnds]:
-    ends = RunEnds(tools.database, tools.redactor)
+    ends = RunEnds(tools.client, tools.database, tools.redactor)
     try:
         yield ends
     finally:
@@ -420,19 +424,27 @@ def _runtime(settings: Settings) -> Runtime | None:
         raise InvalidInput(f"REDRIVE_METRICS_ADDRESS={settings.metrics_address!r}: {error}") from error
 
 
-async def _keep_schedules(client: Client, task_queue: str) -> None:
-    """Create the schedules. A worker that cannot is still useful: the next one tries again."""
+@contextlib.asynccontextmanager
+async def _kept(client: Client, settings: Settings) -> AsyncIterator[None]:
+    """Keep what this worker needs in Temporal, beside its work: a server that is too busy for it is not waited for."""
+    keeping = asyncio.create_task(_keep(client, settings))
     try:
-        await keep_schedules(client, task_queue)
+        await asyncio.wait({keeping}, timeout=KEEP_TIMEOUT.total_seconds())
+        yield
+    finally:
+        keeping.cancel()
+
+
+async def _keep(client: Client, settings: Settings) -> None:
+    """Create the schedules and set the tenants' weights. A worker that cannot is still useful: the next one tries."""
+    try:
+        await keep_schedules(client, settings.task_queue)
     except RPCError as error:
         log.warning("worker.schedule_not_kept", error=error.message[:300])
-
-
-async def _keep_weights(client: Client, settings: Settings) -> None:
-    """Set the tenants' weights in Temporal. Without them each tenant has one turn."""
     try:
         await keep_weights(client, settings.task_queue, settings.tenant_weights)
     except RPCError as error:
+        # Without them each tenant has one turn.
         log.warning("worker.weights_not_kept", error=error.message[:300])
 
 
@@ -452,9 +464,11 @@ async def serve(settings: Settings, *, debug: bool = False) -> None:
         open_at_modules()
         # At a breakpoint the worker stands still, and the SDK's core warns of each task that is overdue by then.
         logging.getLogger("temporalio.core").setLevel(logging.ERROR)
-    async with until_signalled() as stopped, running_worker(settings, debug=debug) as worker:
-        await _keep_schedules(worker.client, settings.task_queue)
-        await _keep_weights(worker.client, settings)
+    async with (
+        until_signalled() as stopped,
+        running_worker(settings, debug=debug) as worker,
+        _kept(worker.client, settings),
+    ):
         log.info("worker.started", task_queue=settings.task_queue, modules=sorted(DEFAULT_REGISTRY.modules))
         say_ready(settings.ready_file, authors_files())
         try:

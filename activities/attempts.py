@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 
 from redrive.categories import Category
 from redrive.classify import Classification
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, ERROR_TEXT_LIMIT, RESULT_LIMIT, Attempt
+from redrive.contracts import ATTEMPT_TEXT_LIMIT, ATTEMPTS_KEPT, ERROR_TEXT_LIMIT, KEEPS_END, RESULT_LIMIT, Attempt
 from redrive.documents import json_problem, number_problem, validation_sentence
 from redrive.errors import RedriveError, Terminal
 from redrive.modules import Module, error_place
@@ -98,13 +98,14 @@ def plain_result(module: Module[Any, Any], output: object) -> Any:
     return value
 
 
-def packed_result(value: Any, attempt: int, earlier: Sequence[Attempt]) -> RawValue:
+def packed_result(value: Any, attempt: int, earlier: Sequence[Attempt], *, keeps_end: bool) -> RawValue:
     """Serialise the result of an attempt."""
     output = to_json(value)
     rest = to_json({"size": len(output), "attempt": attempt, "attempts": to_details(earlier)})
     # Assembled as bytes, so that a megabyte is copied once.
     data = b'{"output":' + output + b"," + rest.removeprefix(b"{")
-    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
+    metadata = {"encoding": b"json/plain"} | ({KEEPS_END: b"true"} if keeps_end else {})
+    return RawValue(Payload(metadata=metadata, data=data))
 
 
 def _plain(module: Module[Any, Any], output: BaseModel) -> Any:

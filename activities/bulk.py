@@ -32,7 +32,7 @@ from redrive.bulk import (
 )
 from redrive.contracts import Activity
 from redrive.dead_letter_client import DeadLetters
-from redrive.dead_letters import Verb
+from redrive.dead_letters import Answer, Verb
 from redrive.errors import (
     ApprovalNotFound,
     BulkNotFound,
@@ -58,8 +58,11 @@ from redrive.token_bucket import TokenBucket
 
 # The duration of one leg: after it, the workflow reports progress.
 LEG = timedelta(seconds=20)
-# How often to poll for outcomes and to send items in place of those that ended.
-ROUND = timedelta(milliseconds=250)
+# How often to poll for answers and outcomes, and to send items in place of those that ended; rarer if that takes long.
+ROUND = timedelta(milliseconds=100)
+WAITING_SHARE = 3
+# How long to wait for an answer in the audit log before the run is asked for it.
+ASK_AFTER = timedelta(seconds=5)
 
 log = get_logger(__name__)
 
@@ -185,7 +188,8 @@ class _Leg:
         self._pool = pool
         self._letters = letters
         self._metrics = metrics
-        self._sending: set[int] = set()
+        # By position: set when the audit log has the answer.
+        self._sending: dict[int, asyncio.Event] = {}
         self._bucket: TokenBucket | None = None
 
     async def run(self) -> BulkProgress:
@@ -193,24 +197,28 @@ class _Leg:
         ends = loop.time() + LEG.total_seconds()
         async with asyncio.TaskGroup() as tasks:
             while True:
+                began = loop.time()
                 progress = await self._settle()
                 activity.heartbeat()
                 if self._is_over(progress) or (loop.time() > ends and not self._sending):
                     return progress
                 if loop.time() <= ends:
                     for item in await self._next(progress, loop.time()):
-                        self._sending.add(item.position)
+                        self._sending[item.position] = asyncio.Event()
                         tasks.create_task(self._send(item))
-                await asyncio.sleep(ROUND.total_seconds())
+                await asyncio.sleep(max(ROUND.total_seconds(), WAITING_SHARE * (loop.time() - began)))
 
     def _is_over(self, progress: BulkProgress) -> bool:
         return progress.finished or progress.idle or stop_reason(progress, self._start.command) is not None
 
     async def _settle(self) -> BulkProgress:
-        progress, ended = await bulk_items.settle(self._pool, self._start.command.tenant, self._start.bulk_id)
-        for status in ended:
+        settled = await bulk_items.settle(self._pool, self._start.command.tenant, self._start.bulk_id)
+        for position in settled.answered:
+            if position in self._sending:
+                self._sending[position].set()
+        for status in settled.ended:
             self._count(status)
-        return progress
+        return settled.progress
 
     async def _next(self, progress: BulkProgress, now: float) -> list[SentItem]:
         self._bucket = self._bucket or TokenBucket(self._start.command.rate, progress.since_sent)
@@ -219,26 +227,36 @@ class _Leg:
         if not free and progress.sending <= len(self._sending):
             return []
         return await bulk_items.claim(
-            self._pool, self._start.command.tenant, self._start.bulk_id, room=free, known=self._sending
+            self._pool, self._start.command.tenant, self._start.bulk_id, room=free, known=set(self._sending)
         )
 
     async def _send(self, item: SentItem) -> None:
+        """Have one item's command answered, or find out that it is not."""
         command = item_command(self._start, item.letter_id)
         try:
-            answer = await self._letters.send(item.letter, command)
+            if not (await self._letters.tell(item.letter, command) and await self._is_answered(item)):
+                await self._take(item, command.verb, await self._letters.send(item.letter, command))
         except Unavailable as error:
             if await bulk_items.put_unanswered(self._pool, item, str(error)):
                 self._count(ItemStatus.FAILED)
+        del self._sending[item.position]
+
+    async def _is_answered(self, item: SentItem) -> bool:
+        """Wait until the records have the answer; not long, for a run that ended at this moment writes none."""
+        try:
+            async with asyncio.timeout(ASK_AFTER.total_seconds()):
+                return await self._sending[item.position].wait()
+        except TimeoutError:
+            return False
+
+    async def _take(self, item: SentItem, verb: Verb, answer: Answer) -> None:
+        if not answer.accepted:
+            status, is_new = ItemStatus.SKIPPED, await bulk_items.put_skipped(self._pool, item, answer.message)
         else:
-            if not answer.accepted:
-                await bulk_items.put_skipped(self._pool, item, answer.message)
-                self._count(ItemStatus.SKIPPED)
-            elif command.verb is Verb.REPLAY:
-                await bulk_items.put_accepted(self._pool, item, ItemStatus.ACCEPTED, answer.message)
-            else:
-                await bulk_items.put_accepted(self._pool, item, ItemStatus.APPLIED, answer.message)
-                self._count(ItemStatus.APPLIED)
-        self._sending.discard(item.position)
+            status = ItemStatus.ACCEPTED if verb is Verb.REPLAY else ItemStatus.APPLIED
+            is_new = await bulk_items.put_accepted(self._pool, item, status, answer.message)
+        if is_new and status is not ItemStatus.ACCEPTED:
+            self._count(status)
 
     def _count(self, status: ItemStatus) -> None:
         self._metrics.bulk_item(self._start.command.verb.value, status.value)

@@ -143,7 +143,6 @@ class CommandActivities:
         self._metrics = metrics
         self._letters = DeadLetters(client, task_queue)
         self._foreign = ForeignWorkflows(client, database)
-        self._task_queue = task_queue
 
     @activity.defn(name=Activity.RECORD_COMMAND)
     async def record_command(self, request: CommandRequest) -> CommandRecorded:
@@ -219,10 +218,10 @@ class CommandActivities:
             return "the workflow has ended: start it again as you started it, and discard this", ""
         if not isinstance(command, Restart):
             return "the run has ended: `restart` starts a new run from this step", ""
-        return await self._restart(letter)
+        return await self._restart(letter, run.task_queue)
 
-    async def _restart(self, letter: LetterId) -> tuple[str | None, str]:
-        """Start the next generation of a run that is gone, with the steps before the dead one done."""
+    async def _restart(self, letter: LetterId, task_queue: str) -> tuple[str | None, str]:
+        """Start the next generation of a run that is gone, on its task queue, with the steps before the dead one."""
         try:
             document: RunDocument = await self._client.get_workflow_handle(letter.run_id).query(
                 Query.DOCUMENT, result_type=RunDocument
@@ -235,7 +234,7 @@ class CommandActivities:
             return f"the run cannot be started again{problem}", ""
         run_id = run_id_for_key(letter.tenant, document.run.key or letter.run_id, fresh.generation)
         # Starting twice gives one run: the id is computed.
-        await start_run(self._client, self._task_queue, run_id, fresh)
+        await start_run(self._client, task_queue, run_id, fresh)
         return None, f"started again as {run_id}"
 
     @activity.defn(name=Activity.RECORD_CONTINUE)

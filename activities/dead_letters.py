@@ -13,8 +13,9 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from redrive.activities.alerts import AlertWorkflows
+from redrive.activities.run_records import RunEnds
 from redrive.classify import fingerprint
-from redrive.contracts import Activity, Workflow
+from redrive.contracts import Activity, RunEnd, Workflow
 from redrive.dead_letter_queue import signal_queue
 from redrive.dead_letters import (
     SNAPSHOT_LIMIT,
@@ -51,7 +52,17 @@ log = get_logger(__name__)
 class LetterReports:
     """Report to dead letter queues. Reporting twice is harmless."""
 
-    def __init__(self, client: Client, records: "LetterRecords", redactor: Redactor, *, task_queue: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        records: "LetterRecords",
+        redactor: Redactor,
+        *,
+        task_queue: str,
+        ends: RunEnds | None = None,
+    ) -> None:
+        """Without `ends`, a run's end is left to the run."""
+        self._ends = ends
         self._client = client
         self._records = records
         self._redactor = redactor
@@ -67,8 +78,11 @@ class LetterReports:
         await signal_queue(self._client, self._task_queue, report)
 
     @activity.defn(name=Activity.REPORT_OUTCOME)
-    async def report_outcome(self, letter: LetterId, outcome: Outcome) -> None:
-        """Record how a replay ended. If that fails, the queue records it."""
+    async def report_outcome(self, letter: LetterId, outcome: Outcome, end: RunEnd | None) -> bool:
+        """Record how a replay ended, and with it the run, if it has; return whether the run's end was taken.
+
+        If that fails, the queue records the outcome, and the run reports its end by itself.
+        """
         try:
             async with asyncio.timeout(LONGEST.total_seconds()):
                 status = await self._records.record_outcome(letter, outcome)
@@ -77,6 +91,11 @@ class LetterReports:
             status = None
         if status is None:
             await self.send(OutcomeReport(letter=letter, outcome=outcome))
+            return False
+        if end is None or end.when_closed or self._ends is None:
+            return False
+        await self._ends.write(end)
+        return True
 
     @activity.defn(name=Activity.HAND_OVER_REPORTS)
     async def hand_over_reports(self, batch: ReportBatch) -> None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from temporalio import activity
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from redrive.categories import Category
@@ -44,58 +44,58 @@ PROJECTION_TIMEOUT: Final = timedelta(seconds=1)
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class _WaitingEnd:
-    """The end of a run that Temporal may still refuse."""
-
-    end: RunEnd
-    run: WorkflowHandle[Any, Any]
-    loop: asyncio.AbstractEventLoop
-
-
 class RunEnds:
     """Write how runs ended. What is not written while the database is down is settled by the sweep."""
 
-    def __init__(self, database: Database, redactor: Redactor) -> None:
+    def __init__(self, client: Client, database: Database, redactor: Redactor) -> None:
+        """Write in the loop that runs now; workflows may call from other threads."""
+        self._client = client
         self._breaker = CircuitBreaker(database.deadline_pool, LONGEST)
         self._redactor = redactor
-        self._waiting: dict[str, _WaitingEnd] = {}
+        self._loop = asyncio.get_running_loop()
+        # By workflow run id: ends that Temporal may still refuse.
+        self._kept: dict[str, RunEnd] = {}
         self._writing: set[asyncio.Task[None]] = set()
 
     @activity.defn(name=Activity.RECORD_END)
     async def record_end(self, end: RunEnd) -> None:
         """Write that a run succeeded; if its last steps are in no history yet, when Temporal has taken its end."""
         if end.when_closed:
-            info = activity.info()
-            run = activity.client().get_workflow_handle(end.run_id, run_id=info.workflow_run_id)
-            self._waiting[info.workflow_run_id or ""] = _WaitingEnd(end, run, asyncio.get_running_loop())
+            self.keep(activity.info().workflow_run_id or "", end)
         else:
-            await self._write(end)
+            await self.write(end)
+
+    def keep(self, workflow_run_id: str, end: RunEnd) -> None:
+        """Keep the end of a run until the run leaves the worker."""
+        self._kept[workflow_run_id] = end
 
     def left(self, workflow_run_id: str, *, is_closed: bool | None) -> None:
         """Write the end of a run that leaves the worker, if Temporal has taken it; None: ask Temporal."""
-        waiting = self._waiting.pop(workflow_run_id, None)
-        if waiting and is_closed is not False:
-            # Called from a thread of the workflows.
-            waiting.loop.call_soon_threadsafe(self._begin_to_write, waiting, is_closed)
+        end = self._kept.pop(workflow_run_id, None)
+        if end and is_closed is not False:
+            self._loop.call_soon_threadsafe(self._begin_to_write, workflow_run_id, end, is_closed)
 
-    def _begin_to_write(self, waiting: _WaitingEnd, is_closed: bool | None) -> None:
-        writing = asyncio.create_task(self._write_if_taken(waiting, is_closed))
+    def _begin_to_write(self, workflow_run_id: str, end: RunEnd, is_closed: bool | None) -> None:
+        writing = asyncio.create_task(self._write_if_taken(workflow_run_id, end, is_closed))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
 
-    async def _write_if_taken(self, waiting: _WaitingEnd, is_closed: bool | None) -> None:
+    async def _write_if_taken(self, workflow_run_id: str, end: RunEnd, is_closed: bool | None) -> None:
         try:
-            if is_closed or (await waiting.run.describe()).status is WorkflowExecutionStatus.COMPLETED:
-                await self._write(waiting.end)
+            if is_closed or await self._is_taken(workflow_run_id, end):
+                await self.write(end)
         except RPCError as error:
             _tell(error)
+
+    async def _is_taken(self, workflow_run_id: str, end: RunEnd) -> bool:
+        description = await self._client.get_workflow_handle(end.run_id, run_id=workflow_run_id).describe()
+        return description.status is WorkflowExecutionStatus.COMPLETED
 
     async def finish(self) -> None:
         """Wait for what is being written."""
         await asyncio.gather(*self._writing)
 
-    async def _write(self, end: RunEnd) -> None:
+    async def write(self, end: RunEnd) -> None:
         """Write the row of a run that succeeded, and of its key, in one round trip."""
         outcome = Settlement(status=RunStatus.SUCCESS, output=end.output)
         if end.claim is not None:

@@ -140,11 +140,14 @@ class StepActivities:
         slots: StepSlots,
         threads: ModuleThreads,
         resources: Started,
+        keeps_ends: bool = False,
         debug: bool = False,
     ) -> None:
+        """`keeps_ends`: this worker's runs hand it their end themselves, if their last step is fast."""
         self._slots = slots
         self._threads = threads
         self._resources = resources
+        self._keeps_ends = keeps_ends
         self._debug = debug
         self._registry = registry
         self._http = http
@@ -193,7 +196,8 @@ class StepActivities:
             await self._records.ended(this.given, this.number)
             if this.given.event_id:
                 await self._records.projected(this.given, this.number, timedelta(seconds=took))
-            return packed_result(result, this.number, this.earlier)
+            keeps_end = self._keeps_ends and activity.info().is_local
+            return packed_result(result, this.number, this.earlier, keeps_end=keeps_end)
 
     async def _attempt(self, this: _Try) -> Any:
         """Call the module within its time and return its output as plain JSON."""

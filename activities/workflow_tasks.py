@@ -78,7 +78,7 @@ class WorkflowTasks:
         if description is None or description.status is not WorkflowExecutionStatus.RUNNING or _fails(description):
             return
         outcome = Outcome(ending=Ending.SUCCEEDED, revision=_revision())
-        await self._reports.report_outcome(letter, outcome)
+        await self._reports.report_outcome(letter, outcome, None)
 
     async def _open(self, pool: Pool, letter: LetterId) -> None:
         """Report a workflow to its dead letter, if it still fails: lists lag behind."""

@@ -43,6 +43,9 @@ ATTEMPT_TEXT_LIMIT: Final = 1024
 ATTEMPTS_KEPT: Final = 50
 # Above this, a fast step would take too large a part of its workflow task, which times out after 10 s.
 FAST_TIMEOUT: Final = timedelta(seconds=5)
+# In the metadata of a fast attempt's result: the worker takes the run's end by this function of its own, and writes it
+# when Temporal has it. A result without it is of a worker whose runs report their end by a local activity.
+KEEPS_END: Final = "redrive_keeps_end"
 # How long an attempt may take under a debugger.
 DEBUG_TIMEOUT: Final = timedelta(days=1)
 ALERT_WINDOW: Final = timedelta(minutes=10)

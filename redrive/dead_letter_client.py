@@ -152,6 +152,22 @@ class DeadLetters:
                 "give it again with the same request id"
             ) from error
 
+    async def tell(self, letter: LetterId, command: LetterCommand) -> bool:
+        """Signal a command to its run, and wait for no answer: the audit log has it when the run has taken the command.
+
+        False if the run has ended or is gone, or is no pipeline run: `send` the command then.
+        """
+        if letter.foreign:
+            return False
+        handle = self._client.get_workflow_handle(letter.run_id)
+        try:
+            await handle.signal(command.verb.value, command.model_copy(update={"step": letter.step}))
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise Unavailable(f"command {command.request_id!r} was not sent: {error.message}") from error
+        return True
+
     async def ask_run(self, run_id: str, command: LetterCommand | Continue) -> Answer | None:
         """Signal a command to its run and return the run's answer; None if the run has ended or is gone.
 
@@ -232,7 +248,8 @@ class DeadLetters:
 async def _signalled(handle: WorkflowHandle[Any, Any], command: LetterCommand | Continue) -> Reply | None:
     """Signal a command, and ask for its answer at the same time, so that one workflow task has both.
 
-    None if there is no answer within some seconds, or if ten others ask the run, which is Temporal's limit.
+    None if there is no answer within some seconds, if ten others ask the run, which is Temporal's limit, or if Temporal
+    refused the workflow task that would have answered, for example because a cancellation came with it.
     """
     asking = asyncio.create_task(
         handle.execute_update(Update.ANSWER, command.request_id, id=command.request_id, result_type=Reply)
@@ -245,7 +262,7 @@ async def _signalled(handle: WorkflowHandle[Any, Any], command: LetterCommand | 
         await asyncio.wait({asking}, timeout=SEND_AGAIN.total_seconds())
         return asking.result() if asking.done() else None
     except RPCError as error:
-        if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        if error.status in {RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.FAILED_PRECONDITION}:
             return None
         raise
     finally:

@@ -154,7 +154,9 @@ class Continue(_Command):
 
 LetterCommand = Replay | Resolve | Discard | Restart
 Command = LetterCommand | Continue
-COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(Annotated[Command, Field(discriminator="verb")])
+COMMANDS: Final[TypeAdapter[Command]] = TypeAdapter(
+    Annotated[Command, Field(discriminator="verb")], config=ConfigDict(defer_build=True)
+)
 
 
 class Answer(Message):

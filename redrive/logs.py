@@ -101,6 +101,8 @@ _TELLERS: Final = {
 }
 # Of a workflow: an activity failed in the very moment in which the workflow was canceled, which counts.
 _UNREAD: Final = "Future exception was never retrieved"
+# What asyncpg leaves of a connection attempt that was canceled between the connection and the question for TLS.
+_CANCELED_ATTEMPT: Final = "unexpected connection_lost() call"
 # Ours that every run, command or page would repeat while the database is down.
 _OUTAGE_EVENTS: Final = frozenset(
     {
@@ -131,6 +133,8 @@ class Outages(logging.Filter):
         event = _teller(record)
         if event is None or error is None or not _is_handled(error):
             return True
+        if str(error) == _CANCELED_ATTEMPT:
+            return False
         kind = str(getattr(record, "temporal_activity", {}).get("activity_type", event))
         # `step.failed` and `step.exhausted` tell of a step.
         count = self._count(event, f"{kind} {type(error).__name__}") if kind != Activity.RUN_STEP else None

@@ -3,14 +3,14 @@
 from datetime import UTC
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from redrive.contracts import Activity, Attempt, RunView, StepState, StepStatus
 
-_ATTEMPTS: Final = TypeAdapter(list[Attempt])
+_ATTEMPTS: Final = TypeAdapter(list[Attempt], config=ConfigDict(defer_build=True))
 
 
 def with_pending(view: RunView, description: WorkflowExecution) -> RunView:

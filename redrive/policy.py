@@ -17,7 +17,7 @@ Positive = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=30))]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class NoJitter(_Frozen):
@@ -67,7 +67,7 @@ class Curve(_Frozen):
     base: Positive
     factor: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
     cap: Positive
-    jitter: Jitter = NoJitter()
+    jitter: Jitter = NoJitter.model_construct()
     max_attempts: int = Field(ge=1, le=1000, description="how often a step is tried; the first try counts")
 
     @model_validator(mode="after")
@@ -129,34 +129,35 @@ class RetryPolicy(Curve):
         return max([self.max_attempts, *(curve.max_attempts for curve in self.per_category.values())])
 
 
-SERVICE_CALL = RetryPolicy(
+# Constructed, not validated: who only names a preset does not wait until pydantic has built the models.
+SERVICE_CALL = RetryPolicy.model_construct(
     base=timedelta(milliseconds=250),
     cap=timedelta(seconds=5),
-    jitter=FullJitter(),
+    jitter=FullJitter.model_construct(),
     max_attempts=3,
     timeout=timedelta(seconds=10),
     unknown="retry",
 )
-MESSAGE = RetryPolicy(
+MESSAGE = RetryPolicy.model_construct(
     base=timedelta(seconds=2),
     cap=timedelta(seconds=60),
-    jitter=AdditiveJitter(max=timedelta(seconds=1)),
+    jitter=AdditiveJitter.model_construct(max=timedelta(seconds=1)),
     max_attempts=4,
     timeout=timedelta(seconds=30),
     unknown="retry",
 )
-EVENT = RetryPolicy(
+EVENT = RetryPolicy.model_construct(
     base=timedelta(seconds=1),
     cap=timedelta(minutes=5),
-    jitter=FullJitter(),
+    jitter=FullJitter.model_construct(),
     max_attempts=5,
     timeout=timedelta(seconds=30),
     unknown="retry",
 )
-STEP = RetryPolicy(
+STEP = RetryPolicy.model_construct(
     base=timedelta(seconds=2),
     cap=timedelta(minutes=2),
-    jitter=RatioJitter(ratio=0.25),
+    jitter=RatioJitter.model_construct(ratio=0.25),
     max_attempts=4,
     timeout=timedelta(seconds=60),
     unknown="terminal",

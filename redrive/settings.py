@@ -42,7 +42,7 @@ class RecordKind(StrEnum):
 class RetentionSettings(BaseModel):
     """How long each kind is kept once it is closed; None: forever."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     runs: Kept | None = timedelta(days=90)
     dead_letters: Kept | None = timedelta(days=90)
@@ -66,6 +66,8 @@ class RetentionSettings(BaseModel):
 class ServiceSettings(BaseModel):
     """The address of a service and its credentials."""
 
+    model_config = ConfigDict(defer_build=True)
+
     base_url: str
     token: SecretStr | None = None
     private_addresses: bool = Field(default=False, description="whether its name may lead to a private address")
@@ -85,6 +87,8 @@ class ServiceSettings(BaseModel):
 class AlertSettings(BaseModel):
     """Where and how often to send alerts on dead letters."""
 
+    model_config = ConfigDict(defer_build=True)
+
     sentry_dsn: SecretStr | None = None
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = Field(default=None, description="signs the webhook's body (HMAC-SHA256)")
@@ -96,6 +100,8 @@ class AlertSettings(BaseModel):
 class AnchorSettings(BaseModel):
     """Where the heads of the audit log are recorded, besides the process's log: an append-only file, a webhook."""
 
+    model_config = ConfigDict(defer_build=True)
+
     file: Path | None = None
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = Field(default=None, description="signs the webhook's body (HMAC-SHA256)")
@@ -103,6 +109,8 @@ class AnchorSettings(BaseModel):
 
 class OidcSettings(BaseModel):
     """The identity provider that people sign in with."""
+
+    model_config = ConfigDict(defer_build=True)
 
     issuer: str = Field(description="its address, as it stands in `iss`")
     client_id: str
@@ -114,7 +122,7 @@ class OidcSettings(BaseModel):
 class TenantLimits(BaseModel):
     """What one tenant may use of all consoles together. None: no limit."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     starts: float | None = Field(default=200, gt=0, description="starts of runs per second")
     open_runs: int | None = Field(default=100_000, ge=1, description="runs that have not ended")
@@ -125,7 +133,7 @@ class TenantLimits(BaseModel):
 class Settings(BaseSettings):
     """All settings. Names are the environment's, with the prefix REDRIVE_ where none is given."""
 
-    model_config = SettingsConfigDict(env_prefix="REDRIVE_", extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(env_prefix="REDRIVE_", extra="ignore", populate_by_name=True, defer_build=True)
 
     temporal_address: str | None = Field(
         default=None, validation_alias="TEMPORAL_ADDRESS", description="host and port of the Temporal server"
@@ -148,12 +156,14 @@ class Settings(BaseSettings):
         description="Python modules or files to import, separated by commas: `hello` or `hello.py`",
     )
     services: dict[str, ServiceSettings] = Field(default={}, description="services that modules call by name")
-    alerts: AlertSettings = Field(default=AlertSettings(), description="where alerts on dead letters are sent")
+    alerts: AlertSettings = Field(
+        default=AlertSettings.model_construct(), description="where alerts on dead letters are sent"
+    )
     retention: RetentionSettings = Field(
-        default=RetentionSettings(), description="how long finished work is kept; null: forever"
+        default=RetentionSettings.model_construct(), description="how long finished work is kept; null: forever"
     )
     audit_anchor: AnchorSettings = Field(
-        default=AnchorSettings(), description="where heads of the audit log are recorded"
+        default=AnchorSettings.model_construct(), description="where heads of the audit log are recorded"
     )
     free_failed_keys: bool = Field(default=False, description="a key whose run FAILED may start another one")
     redacted_keys: Annotated[tuple[str, ...], NoDecode] = Field(

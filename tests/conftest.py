@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 import structlog
 from temporalio.client import Client
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no marker
 
 from redrive import Redrive, Registry
 from redrive.connection import connect_temporal
@@ -27,6 +28,16 @@ from redrive.worker import running_worker
 from tests.database import close_connections
 
 T = TypeVar("T")
+
+# They share a server of a fixture for all tests of a process.
+WITH_RABBITMQ = {
+    "tests/browser/test_brokers.py",
+    "tests/integration/bridges/test_hostile_messages.py",
+    "tests/integration/bridges/test_rabbitmq_conformance.py",
+    "tests/integration/bridges/test_rabbitmq_kills.py",
+    "tests/integration/bridges/test_retry_scheduler.py",
+    "tests/integration/traces/test_bridges.py",
+}
 
 # As our programs log: a traceback with the values of all variables takes longer than a worker may be blocked.
 structlog.configure(
@@ -46,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
         stack = contextlib.ExitStack()
         stack.enter_context(subprocess.Popen([sys.executable, "-m", "tests.debian"], cwd=Path(__file__).parents[1]))
         config.add_cleanup(stack.close)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each file to one process, and all files that use RabbitMQ to the same one: it takes long to start."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduling = LoadFileScheduling(config, log)
+    file_of = scheduling._split_scope
+    scheduling._split_scope = lambda test: "rabbitmq" if file_of(test) in WITH_RABBITMQ else file_of(test)
+    return scheduling
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -152,10 +174,16 @@ async def eventually(ask: Callable[[], Awaitable[T | None]], *, within: float = 
     """Return the first answer that is true, or fail."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
-    while True:
+    for pause in pauses():
         answer = await ask()
         if answer:
             return answer
         if loop.time() > deadline:
-            pytest.fail(f"still {answer!r} after {within} s")
-        await asyncio.sleep(0.05)
+            break
+        await asyncio.sleep(pause)
+    pytest.fail(f"still {answer!r} after {within} s")
+
+
+def pauses() -> Iterator[float]:
+    """Yield how long to wait before each further question: to ask a server often keeps it from its work."""
+    return itertools.chain((0.02, 0.03, 0.05, 0.07, 0.1), itertools.repeat(0.15))

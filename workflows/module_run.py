@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 with workflow.unsafe.imports_passed_through():
     from redrive.categories import Category
     from redrive.contracts import (
+        KEEPS_END,
         Activity,
         Query,
         Resolution,
@@ -112,17 +113,32 @@ class ModuleRun:
                 await self._cancel()
             raise
         output = self._state.outputs[run.steps[-1].name]
-        await _whatever_is_requested(self._end(run, output))
+        await _whatever_is_requested(self._end(run, output, letters))
         return RunResult(
             run_id=workflow.info().workflow_id, status=self._status, output=output, steps=self._state.steps
         )
 
-    async def _end(self, run: RunInput, output: Any) -> None:
+    async def _end(self, run: RunInput, output: Any, letters: RunLetters) -> None:
         """Report the success, which the history has decided, to the database. Without one, the sweep reports it."""
+        is_taken = await letters.ended(self._state.steps[-1].name, lambda: self._run_end(run, output))
         self._status = RunStatus.SUCCESS
         await self._let_handlers_finish()
+        if is_taken:
+            return
+        if self._execution.is_end_kept:
+            _keep(self._run_end(run, output))
+            return
+        with contextlib.suppress(FailureError):
+            await workflow.execute_local_activity(
+                Activity.RECORD_END,
+                self._run_end(run, output),
+                start_to_close_timeout=LOCAL_TIMEOUT,
+                retry_policy=ONCE,
+            )
+
+    def _run_end(self, run: RunInput, output: Any) -> RunEnd:
         info = workflow.info()
-        end = RunEnd(
+        return RunEnd(
             run_id=info.workflow_id,
             tenant=run.tenant,
             pipeline=run.pipeline,
@@ -135,10 +151,6 @@ class ModuleRun:
             when_closed=self._execution.is_unrecorded,
             revision=next_revision(self._state, workflow.now()),
         )
-        with contextlib.suppress(FailureError):
-            await workflow.execute_local_activity(
-                Activity.RECORD_END, end, start_to_close_timeout=LOCAL_TIMEOUT, retry_policy=ONCE
-            )
 
     @workflow.query(name=Query.STATUS)
     def status(self) -> RunView:
@@ -314,7 +326,8 @@ class ModuleRun:
                 stop_if_canceled()
                 await self._park(run, step, letters)
                 continue
-            await letters.succeeded(step.name)
+            if next_step(self._state) is not None:
+                await letters.succeeded(step.name)
             if self._state.stop_after == step.name:
                 await self._pause_if_partial()
 
@@ -467,6 +480,12 @@ class ModuleRun:
             category=category,
         )
         workflow.upsert_search_attributes(updates(wanted))
+
+
+def _keep(end: RunEnd) -> None:
+    """Hand a run's end to its worker, which writes it once Temporal has it."""
+    if not workflow.unsafe.is_replaying():
+        workflow.extern_functions()[KEEPS_END](workflow.info().run_id, end)
 
 
 async def _whatever_is_requested(work: Coroutine[Any, Any, None]) -> None:

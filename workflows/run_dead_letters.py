@@ -3,13 +3,15 @@
 By local activities: each costs the run no workflow task of its own.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import Activity, FailedCycle, OpenLetter, RunInput, RunState, RunStatus, StepStatus
+    from redrive.contracts import Activity, FailedCycle, OpenLetter, RunEnd, RunInput, RunState, RunStatus, StepStatus
     from redrive.dead_letters import (
         CommandRecorded,
         CommandRequest,
@@ -105,6 +107,17 @@ class RunLetters:
         is_partial = self._state.stop_after == step and next_step(self._state) is not None
         await self._end(step, Ending.SUCCEEDED, RunStatus.PARTIAL if is_partial else None)
 
+    async def ended(self, step: str, end: Callable[[], RunEnd]) -> bool:
+        """Report that the last step is done, if it has a dead letter, and the run with it.
+
+        Return whether the run's end was taken. Histories say no that are older than the report of both together.
+        """
+        if step not in self._state.letters:
+            return False
+        outcome = self._outcome(step, Ending.SUCCEEDED)
+        del self._state.letters[step]
+        return bool(await _do(Activity.REPORT_OUTCOME, self.id_of(step), outcome, end()))
+
     async def canceled(self) -> None:
         """Report about all open ones that the run ends."""
         for step in list(self._state.letters):
@@ -126,8 +139,15 @@ class RunLetters:
     async def _tell(
         self, step: str, ending: Ending, *, run_status: RunStatus | None = None, blocked_by: str | None = None
     ) -> Outcome:
+        outcome = self._outcome(step, ending, run_status=run_status, blocked_by=blocked_by)
+        await _do(Activity.REPORT_OUTCOME, self.id_of(step), outcome, None)
+        return outcome
+
+    def _outcome(
+        self, step: str, ending: Ending, *, run_status: RunStatus | None = None, blocked_by: str | None = None
+    ) -> Outcome:
         letter = self._state.letters[step]
-        outcome = Outcome(
+        return Outcome(
             ending=ending,
             revision=self._next_revision(),
             after=letter.revision,
@@ -135,12 +155,10 @@ class RunLetters:
             run_status=run_status,
             blocked_by=blocked_by,
         )
-        await _do(Activity.REPORT_OUTCOME, self.id_of(step), outcome)
-        return outcome
 
     def _next_revision(self) -> int:
         return next_revision(self._state, workflow.now())
 
 
-async def _do(activity: Activity, *arguments: object) -> None:
-    await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)
+async def _do(activity: Activity, *arguments: object) -> Any:
+    return await workflow.execute_local_activity(activity, args=arguments, start_to_close_timeout=LOCAL_TIMEOUT)

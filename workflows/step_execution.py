@@ -14,7 +14,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from redrive.contracts import FAST_TIMEOUT, Activity, StepInput, StepResult
+    from redrive.contracts import FAST_TIMEOUT, KEEPS_END, Activity, StepInput, StepResult
     from redrive.fairness import overflow_queue, turn_of
     from redrive.policy import SHORTEST_DELAY
     from redrive.workflows.failures import attempts_when_crowded_out, failed_fast
@@ -38,6 +38,8 @@ class StepExecution:
         self._is_careful = False
         self.is_unrecorded = False
         """Whether the last step was a fast one, whose result the history does not have yet."""
+        self.is_end_kept = False
+        """Whether the worker of that last step takes the run's end from the workflow itself."""
 
     async def run(self, given: StepInput, queue: str) -> StepResult:
         """Execute a step, by workers of a queue, until it succeeds or is exhausted."""
@@ -68,7 +70,7 @@ class StepExecution:
             summary=given.step.name,
         )
         try:
-            result = await self._ended(handle)
+            raw = await self._ended(handle)
         except FailureError as error:
             if is_cancelled_exception(error) or attempts_when_crowded_out(error) is not None:
                 raise
@@ -78,21 +80,22 @@ class StepExecution:
             return given.model_copy(update={"failed": failed, "spent": workflow.now() - began})
         self._sure_at = task
         self.is_unrecorded = True
-        return result
+        self.is_end_kept = KEEPS_END in raw.payload.metadata
+        return _result(raw)
 
     async def _run(self, given: StepInput, task_queue: str) -> StepResult:
         """Attempt a step by an activity, which Temporal retries. The workflow task ends with that."""
-        self.is_unrecorded = False
-        return await self._ended(_started(given, task_queue))
+        self.is_unrecorded = self.is_end_kept = False
+        return _result(await self._ended(_started(given, task_queue)))
 
     async def recorded(self) -> None:
         """Wait until the history has the results of all steps."""
         if self.is_unrecorded:
             await workflow.sleep(SHORTEST_DELAY)
-            self.is_unrecorded = False
+            self.is_unrecorded = self.is_end_kept = False
 
-    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> StepResult:
-        return _result(await handle)
+    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> RawValue:
+        return await handle
 
     def _stop_if_canceled(self) -> None:
         """Stop between two activities of a step; code that cleans up after a cancellation may run steps."""
@@ -101,14 +104,14 @@ class StepExecution:
 class RunStepExecution(StepExecution):
     """Executes the steps of a pipeline run, which a cancellation ends."""
 
-    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> StepResult:
+    async def _ended(self, handle: workflow.ActivityHandle[RawValue]) -> RawValue:
         try:
             await workflow.wait_condition(handle.done)
         except asyncio.CancelledError:
             # Requested together with the step's completion, a cancellation must not undo what was perhaps reported.
             if not handle.done():
                 handle.cancel()
-        return _result(await handle)
+        return await handle
 
     def _stop_if_canceled(self) -> None:
         stop_if_canceled()

@@ -29,6 +29,8 @@ OLDEST: Final = (1, 20)
 # What the server allows; a slash or a dot alone would name something else.
 _NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}")
 _POLL: Final = timedelta(seconds=0.5)
+# A commit starts git and its hooks, which takes a busy server longer than other answers.
+_COMMIT: Final = timedelta(seconds=30)
 _GONE: Final = 404
 # A repository that is there is a 409; a user or a file is a 422, as is a name that is not valid.
 _MAY_EXIST: Final = frozenset({409, 422})
@@ -121,8 +123,13 @@ class Gitea:
             await asyncio.sleep(_POLL.total_seconds())
 
     async def probe(self) -> Probe:
-        """Return whether the server can be used now."""
-        return await probe(self.service, path="/api/healthz")
+        """Return whether the server can be used now, with the service's token if it has one."""
+        found = await probe(self.service, path="/api/healthz")
+        if found.status == "unavailable" or self.service.token is None:
+            return found
+        # Health is told to anyone: only a call that signs in notices a wrong token.
+        signed_in = await probe(self.service, path="/api/v1/user")
+        return found if signed_in.status == "available" else signed_in
 
     async def user(self, name: str) -> User | None:
         """Return a user, or None."""
@@ -178,7 +185,7 @@ class Gitea:
             self, service=replace(self.service, response_limit=self.service.response_limit + 2 * len(content))
         )
         body = {"content": b64encode(content).decode(), "branch": branch, "message": message or f"Add {path}"}
-        made = await large._create(_contents(owner, repository, path), "gitea.create_file", body)
+        made = await large._create(_contents(owner, repository, path), "gitea.create_file", body, _COMMIT)
         if made.status not in _MAY_EXIST:
             return _read(made, _Created).content
         found = await large.file(owner, repository, path, branch)
@@ -194,8 +201,10 @@ class Gitea:
         found = await self.service.get(path, operation=operation, params=params, expected={_GONE})
         return None if found.status == _GONE else _read(found, returns)
 
-    async def _create(self, path: str, operation: str, body: Mapping[str, Any]) -> ServiceResponse:
-        return await self.service.post(path, operation=operation, json=body, expected=_MAY_EXIST)
+    async def _create(
+        self, path: str, operation: str, body: Mapping[str, Any], timeout: timedelta | None = None
+    ) -> ServiceResponse:
+        return await self.service.post(path, operation=operation, json=body, expected=_MAY_EXIST, timeout=timeout)
 
     def _refused(self, operation: str, what: str, made: ServiceResponse) -> ServiceError:
         """Return the error of a create that was refused though nothing of that name is there."""

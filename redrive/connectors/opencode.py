@@ -182,7 +182,10 @@ class OpenCode:
         return self._reply(answer)
 
     async def _answer(self, session: Session, mark: str, known: _Message | None, timeout: timedelta) -> _Message | None:
-        """Wait for an answer that is done, and is not a failed one that was there before."""
+        """Wait for an answer that is done, and is not a failed one that was there before.
+
+        A server that is at work may be slow to list messages: that is a part of the wait.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout.total_seconds()
         failed = known.info if known is not None and known.is_done else None
@@ -190,7 +193,12 @@ class OpenCode:
         while loop.time() + pause < deadline:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL)
-            answer = (await self._exchange(session, mark)).answer
+            try:
+                answer = (await self._exchange(session, mark)).answer
+            except ServiceError as error:
+                if error.category is not Category.TIMEOUT:
+                    raise
+                continue
             if answer is not None and answer.is_done and answer.info != failed:
                 return answer
         return None

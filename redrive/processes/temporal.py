@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any, Protocol
 
 from temporalio.client import Client
@@ -15,6 +16,7 @@ from temporalio.worker import (
 
 from redrive import Redrive
 from redrive.connection import connect_temporal
+from redrive.contracts import KEEPS_END, RunEnd
 from redrive.errors import NotConfigured, Unavailable
 from redrive.logs import get_logger
 from redrive.settings import Settings
@@ -24,27 +26,34 @@ log = get_logger(__name__)
 CONNECT_INTERVAL = 2.0
 
 
-class LeftWorkflow(Protocol):
-    """Called with the run id of a workflow that leaves the worker's memory, from any thread."""
+class KeptEnds(Protocol):
+    """Takes the ends of runs from workflows, from any thread, and learns which of them Temporal has taken."""
 
-    def __call__(self, workflow_run_id: str, *, is_closed: bool | None) -> None:
-        """Take it. `is_closed`: whether Temporal has taken the end that this worker has sent; None if not known."""
+    def keep(self, workflow_run_id: str, end: RunEnd) -> None:
+        """Take the end that a run is about to send."""
+
+    def left(self, workflow_run_id: str, *, is_closed: bool | None) -> None:
+        """Take that a workflow leaves the worker's memory.
+
+        `is_closed`: whether Temporal has taken the end that this worker has sent; None if not known.
+        """
 
 
 class _Runner(UnsandboxedWorkflowRunner):
     """Tells when workflows leave. The SDK has no other way to learn that Temporal has taken a workflow's end."""
 
-    def __init__(self, left: LeftWorkflow) -> None:
-        self._left = left
+    def __init__(self, ends: KeptEnds) -> None:
+        self._ends = ends
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        instance = super().create_instance(det)
+        functions = {**det.extern_functions, KEEPS_END: self._ends.keep}
+        instance = super().create_instance(replace(det, extern_functions=functions))
         activate = instance.activate
 
         def watched(act: Any) -> Any:
             for job in act.jobs:
                 if job.HasField("remove_from_cache"):
-                    self._left(act.run_id, is_closed=_is_closed(job.remove_from_cache))
+                    self._ends.left(act.run_id, is_closed=_is_closed(job.remove_from_cache))
             return activate(act)
 
         instance.activate = watched  # type: ignore[method-assign]  # an instance wrapped whole would copy its methods
@@ -61,11 +70,11 @@ def _is_closed(leaving: Any) -> bool | None:
             return False
 
 
-def workflow_runner(left: LeftWorkflow | None = None) -> WorkflowRunner:
+def workflow_runner(ends: KeptEnds | None = None) -> WorkflowRunner:
     """Return the workflow runner, for workers and for the replay of stored histories."""
     # Temporal's sandbox would load the workflow's file again for each run, a fifth of a run's cost on the worker.
     # Tests replace its protection: what workflow files may import, and the replay of stored histories.
-    return _Runner(left) if left else UnsandboxedWorkflowRunner()
+    return _Runner(ends) if ends else UnsandboxedWorkflowRunner()
 
 
 async def connect_with_retries(settings: Settings, runtime: Runtime | None = None) -> Client:

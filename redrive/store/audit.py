@@ -67,6 +67,7 @@ class Action(StrEnum):
     BULK_STOPPED = "bulk_stopped"
     BULK_FINISHED = "bulk_finished"
     SCHEDULE_CREATE_REQUESTED = "schedule_create_requested"
+    SCHEDULE_CREATE_REFUSED = "schedule_create_refused"
     SCHEDULE_PAUSE_REQUESTED = "schedule_pause_requested"
     SCHEDULE_RESUME_REQUESTED = "schedule_resume_requested"
     SCHEDULE_TRIGGER_REQUESTED = "schedule_trigger_requested"

@@ -81,7 +81,7 @@ class MemoryLetters:
         self.failures[report.letter.run_id, report.letter.step] = report.cycle
 
     @activity.defn(name=Activity.REPORT_OUTCOME)
-    async def report_outcome(self, letter: LetterId, outcome: Outcome) -> None:
+    async def report_outcome(self, letter: LetterId, outcome: Outcome, end: RunEnd | None) -> None:
         """Take how a dead letter ended: the run's own status says it too."""
 
     @activity.defn(name=Activity.RECORD_COMMAND)

@@ -26,6 +26,8 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 the run that was waite
 """
 EXIT_CODES: dict[type[RedriveError], int] = {WrongUsage: 2, RunFailed: 3, RunCanceled: 4, RunParked: 5}
 INTERRUPTED = 130
+# So many new objects are looked at together: Python's default is 700, a hundred times while a client is imported.
+GARBAGE = 50_000
 # Commands that serve have their own name in traces.
 SERVERS = {"worker", "bridge", "console"}
 # They log nothing, and do not wait for what would print their log lines.
@@ -186,8 +188,10 @@ def _prepare(family: str, *, silent: bool) -> None:
 
         configure_logging("warning", "auto")
     start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
-    # What is loaded by now stays; `entry_point` has put off the search for garbage until here.
+    # What is loaded by now stays; `entry_point` has put off the search for garbage until here. What comes next is
+    # mostly code as well: commands import Temporal's client, and servers all of theirs, when they are called.
     gc.freeze()
+    gc.set_threshold(GARBAGE)
     gc.enable()
 
 

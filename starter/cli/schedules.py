@@ -129,7 +129,11 @@ async def create(
         about = {"pipeline": pipeline, "times": when(wanted), "overlap": wanted.overlap.value}
         named = {"tenant": tenant, "name": name, "actor": asked_by(by)}
         await _note(settings, Action.SCHEDULE_CREATE_REQUESTED, reason=note or None, **named, **about)
-        view = await redrive.schedules.create(wanted)
+        try:
+            view = await redrive.schedules.create(wanted)
+        except InvalidInput as error:
+            await _note(settings, Action.SCHEDULE_CREATE_REFUSED, reason=str(error), **named)
+            raise
     _print(view, json=json)
 
 
@@ -341,12 +345,13 @@ def _story(view: ScheduleView) -> Group:
         "tenant": view.tenant,
         "pipeline": view.pipeline,
         "times": when(view),
-        "overlap": view.overlap.value if view.overlap else "set in Temporal",
+        # As the option has it.
+        "overlap": view.overlap.value.replace("_", "-") if view.overlap else "set in Temporal",
         "payload": to_json(view.payload).decode(),
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(view.labels.items())),
         "note": view.note,
         "next": ", ".join(moment(at) for at in view.next_at[:3]) or ("paused" if view.paused else "none"),
-        "started": f"{view.runs} runs, {view.skipped} skipped",
+        "started": f"{view.runs} run{'' if view.runs == 1 else 's'}, {view.skipped} skipped",
     }
     last = Facts({moment(each.due_at): each.run_id for each in view.recent})
     title = Text.assemble(Text(view.name, style="bold"), "  ", "paused" if view.paused else "")

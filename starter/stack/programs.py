@@ -27,7 +27,8 @@ from redrive.starter.stack.state import StackInfo
 _FOREIGN: Final = "TEMPORAL_"
 _METRICS: Final = "REDRIVE_METRICS_ADDRESS"
 # By name, not by file: the file's directory would come first on the path, and hide modules of Python's own.
-WORKER: Final = (sys.executable, "-m", "redrive.worker")
+_START: Final = (sys.executable, "-m", "redrive.processes.start")
+WORKER: Final = (*_START, "redrive.worker")
 # Workers and bridges handle no sign-ins and own nothing.
 _OTHER_LOGINS: Final = ("REDRIVE_ACCESS_DATABASE_URL", "REDRIVE_OWNER_DATABASE_URL")
 CONSOLE_PORT: Final = 8300
@@ -86,7 +87,7 @@ def console_program(environment: Mapping[str, str], port: int, **settings: str |
     return Program(
         name="console",
         title="the console",
-        command=[sys.executable, "-m", "redrive.processes.console"],
+        command=(*_START, "redrive.processes.console"),
         environment={**environment, **own},
         ready=partial(listens, port),
     )
@@ -162,7 +163,7 @@ def bridge_program(broker: Broker, environment: Mapping[str, str], ready: Path) 
     return Program(
         name=name,
         title=f"the bridge from {broker}",
-        command=[sys.executable, "-m", "redrive.starter.cli.main", "bridge", broker],
+        command=(*_START, "redrive.starter.cli.main", "bridge", broker),
         environment={**environment, "REDRIVE_READY_FILE": str(ready_file)},
         prepare=partial(asyncio.to_thread, ready_file.unlink, missing_ok=True),
         ready=partial(asyncio.to_thread, ready_file.exists),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -20,12 +19,13 @@ import pytest
 from redrive.errors import Unavailable
 from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo, find_running
+from tests.conftest import pauses
+from tests.ready_programs import outer_environment
 
 T = TypeVar("T")
 
 COMMAND = str(Path(sys.executable).with_name("redrive"))
 ROOT = Path(__file__).parents[2]
-_OURS = ("REDRIVE_", "TEMPORAL_", "DATABASE_URL")
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -33,8 +33,7 @@ def environment(**changes: str) -> dict[str, str]:
 
     The code that runs is that of this checkout, wherever the environment was set up.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return inherited | {"PYTHONPATH": str(ROOT)} | changes
+    return outer_environment() | changes
 
 
 @contextlib.contextmanager
@@ -48,13 +47,14 @@ def working_directory() -> Iterator[Path]:
 def until(ask: Callable[[], T | None], *, within: float = 30.0, what: str = "") -> T:
     """Return the first answer that is true, or fail."""
     deadline = time.monotonic() + within
-    while True:
+    for pause in pauses():
         answer = ask()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            pytest.fail(f"{what or 'it'}: still {answer!r} after {within} s")
-        time.sleep(0.05)
+            break
+        time.sleep(pause)
+    pytest.fail(f"{what or 'it'}: still {answer!r} after {within} s")
 
 
 async def insist(call: Callable[[], Awaitable[T]], *, within: float = 60.0) -> T:

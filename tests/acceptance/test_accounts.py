@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs server
 
 
 @contextlib.asynccontextmanager
-async def _stack(state_dir: Path, shelter: Path) -> AsyncIterator[Stack]:
-    brokers = {Broker.REDIS: None, Broker.RABBITMQ: None}
+async def _stack(state_dir: Path, shelter: Path, *without: Broker) -> AsyncIterator[Stack]:
+    brokers = dict.fromkeys({Broker.REDIS, Broker.RABBITMQ} - {*without})
     async with Stack(Settings(), state_dir=state_dir, workers=0, brokers=brokers, shelter=shelter) as stack:
         yield stack
 
@@ -46,7 +46,7 @@ async def directory() -> AsyncIterator[Path]:
 def _roots(stack: Stack) -> set[str]:
     """Return the servers of which any process runs as root."""
     found = set()
-    for name in SERVERS:
+    for name in SERVERS & stack.info.children.keys():
         process = psutil.Process(stack.info.children[name])
         family = [process, *process.children(recursive=True)]
         if any(0 in each.uids() or 0 in each.gids() for each in family):
@@ -70,17 +70,21 @@ async def _is_kept(stack: Stack, mark: str) -> None:
     assert (await client.get_workflow_handle(mark).describe()).id == mark
     async with Redis.from_url(stack.info.brokers[Broker.REDIS].get_secret_value()) as redis:
         assert await redis.get(mark) == b"kept"
+    if Broker.RABBITMQ not in stack.info.brokers:
+        return
     connection = await aiormq.connect(stack.info.brokers[Broker.RABBITMQ].get_secret_value())
     await (await connection.channel()).queue_declare(mark, passive=True)
     await connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_no_server_runs_as_root_and_older_data_is_handed_over(directory: Path) -> None:
     """Data that root's own servers have written is read by the accounts; below a closed directory it moves once."""
     mark = f"mark-{uuid.uuid4().hex[:8]}"
     state_dir, shelter = directory / "home" / "state", directory / "shelter"
     async with _stack(state_dir, shelter) as stack:
+        assert stack.info.children.keys() >= SERVERS
         assert _roots(stack) == set()
         await _keep_something(stack, mark)
     data = {name: state_dir / name for name in ("temporal", "redis", "rabbitmq")}
@@ -90,7 +94,8 @@ async def test_no_server_runs_as_root_and_older_data_is_handed_over(directory: P
         assert path.stat().st_mode & 0o077 == 0
         assert path.stat().st_uid != 0
         _give_to_root(path)
-    async with _stack(state_dir, shelter) as stack:
+    # RabbitMQ takes longer to start than all others; its data is handed over below.
+    async with _stack(state_dir, shelter, Broker.RABBITMQ) as stack:
         assert _roots(stack) == set()
         await _is_kept(stack, mark)
     assert sheltered(StateDirectory(state_dir)) is None

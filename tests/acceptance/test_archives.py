@@ -132,6 +132,7 @@ def installed(request: pytest.FixtureRequest, archives: dict[str, Path], environ
     (environment / "redrive").unlink()
 
 
+@pytest.mark.long
 async def test_it_runs_beside_a_project_with_the_same_folder_names(
     installed: Path, project: Path, variables: dict[str, str]
 ) -> None:
@@ -163,6 +164,7 @@ def _recorded(packages: Path) -> list[str]:
     return [line.split(",")[0] for line in record.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_plain_install_is_light(archives: dict[str, Path], tmp_path: Path) -> None:
     """It brings what callers and module authors import, typed; a command says which extra it lacks."""
     programs = make_environment(tmp_path / "environment", f"-c requirements.txt {archives['wheel']}")

@@ -1,11 +1,14 @@
 """A bulk replay under kill -9: the short form of `tests/chaos/bulk.py`, with workers and console killed once."""
 
+import pytest
+
 from tests.chaos.bulk_case import bulk_case
 from tests.chaos.scene import scene
 
 LETTERS = 60
 
 
+@pytest.mark.long
 async def test_killed_workers_and_console_replay_nothing_twice_and_leave_nothing_out() -> None:
     """Another worker does the leg that was under way again: each dead letter is replayed once, all are counted."""
     async with (

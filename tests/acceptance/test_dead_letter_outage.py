@@ -17,6 +17,7 @@ HEALTHY = 5
 PATIENCE = 90.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_runs_that_need_no_database_go_on_while_it_is_away() -> None:
     """Records that wait for the database do not take all of a worker's places; they are written when it is back."""

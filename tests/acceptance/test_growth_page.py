@@ -73,6 +73,7 @@ def demo() -> Iterator[Demo]:
         assert find_running(directory / ".redrive") is None
 
 
+@pytest.mark.long
 def test_demo_shows_every_story_within_a_minute(demo: Demo) -> None:
     """All nine went as they should, from the start of Redis on; how long servers start is told by other tests."""
     told = re.search(r"9 of 9 went as they should, in ([0-9.]+) s", demo.text)
@@ -81,6 +82,7 @@ def test_demo_shows_every_story_within_a_minute(demo: Demo) -> None:
     assert [story.title for story in (*TESTS, *DRILLS) if f"ok      {story.title}" not in demo.text] == []
 
 
+@pytest.mark.long
 def test_commands_of_the_page_are_run_as_written(demo: Demo) -> None:
     """Two events fail, their missions are started, and each replay of the page has the effect that it tells."""
     send, start, replay = ([*block.strip().splitlines()] for block in _blocks())

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.chaos.agreement import tracebacks
 from tests.chaos.faults import Faults
 from tests.chaos.stores import settle, stage
 from tests.chaos.traffic import Traffic
@@ -25,3 +26,4 @@ async def test_all_sources_agree_by_themselves_after_a_crash_of_everything() -> 
         await Faults(up, seed=0).crash_of_everything()
         await asyncio.gather(*commands)
         assert await settle(traffic, WITHIN) == []
+        assert tracebacks(up.directory / ".redrive" / "logs") == []

@@ -6,6 +6,7 @@ PostgreSQL.
 
 import argparse
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import asyncpg
@@ -138,7 +139,7 @@ async def _run_costs(on: Stage, meter: Meter, runs: int) -> list[Cost]:
 async def _letter_costs(
     on: Stage, meter: Meter, records: "asyncpg.Connection[asyncpg.Record]", runs: int
 ) -> list[Cost]:
-    letters = Letters(on, WithDeadLetters(on.redrive, records, on.workers[REDRIVE]), runs)
+    letters = Letters(on.folder, WithDeadLetters(on.redrive, records, on.workers[REDRIVE]), runs)
     works = {"a run of 1 step that becomes a dead letter": letters.park, "its replay": letters.replay}
     costs = []
     for what, work in works.items():
@@ -177,9 +178,9 @@ async def _make_runs(on: Stage, pipeline: Pipeline, runs: int, tenant: str = "")
 class Letters:
     """Runs that become dead letters, and are then replayed."""
 
-    def __init__(self, on: Stage, contender: WithDeadLetters, runs: int) -> None:
+    def __init__(self, folder: Path, contender: WithDeadLetters, runs: int) -> None:
         self._contender = contender
-        self._folder = on.folder / "cost"
+        self._folder = folder / "cost"
         self._folder.mkdir()
         self._errands = [Errand(number=number, folder=self._folder) for number in range(runs)]
         self._ids: list[str] = []

@@ -13,7 +13,15 @@ from pydantic import BaseModel, TypeAdapter
 from rich.table import Table
 
 from tests.bench.contenders import PLAIN, REDRIVE, Stage, stage
-from tests.bench.letter_contenders import HAND_WRITTEN, HandWritten, Parking, SignalOnly, WithDeadLetters
+from tests.bench.letter_contenders import (
+    HAND_WRITTEN,
+    HandWritten,
+    InBulk,
+    Parking,
+    SignalOnly,
+    Unanswered,
+    WithDeadLetters,
+)
 from tests.bench.letter_rounds import LetterFigures, LetterRound, letter_figures, time_letters
 from tests.bench.letter_steps import TABLE
 from tests.bench.measure import in_turn
@@ -49,12 +57,14 @@ async def bench(runs: int, rounds: int) -> list[LetterCase]:
         await records.execute(TABLE)
         everyone: list[Parking] = [
             WithDeadLetters(on.redrive, records, on.workers[REDRIVE]),
+            Unanswered(on.redrive, records, on.workers[REDRIVE]),
             HandWritten(on.client, records, on.workers[PLAIN]),
             SignalOnly(on.client, on.workers[PLAIN]),
         ]
+        bulk = InBulk(on.redrive, records, on.workers[REDRIVE])
         cases = [
-            await _case(on, everyone, at_once=at_once, runs=count, rounds=rounds)
-            for at_once, count in ((1, max(1, runs // 10)), (50, runs))
+            await _case(on, everyone, at_once=1, runs=max(1, runs // 10), rounds=rounds),
+            await _case(on, [*everyone, bulk], at_once=50, runs=runs, rounds=rounds),
         ]
         await records.close()
         return cases
@@ -88,9 +98,11 @@ def tables(cases: list[LetterCase]) -> list[Table]:
         table.add_column(head, justify="right")
     for case in cases:
         for each in case.figures:
-            waits = (each.command_to_step_p50_ms, each.command_to_step_p99_ms)
+            waits = [
+                f"{wait:.1f}" if wait else "-" for wait in (each.command_to_step_p50_ms, each.command_to_step_p99_ms)
+            ]
             cpu = (each.cpu_ms[who] for who in ("worker", "temporal", "postgres"))
-            numbers = shown(each.parked_per_s, each.replays_per_s, *waits, *cpu)
+            numbers = [*shown(each.parked_per_s, each.replays_per_s), *waits, *shown(*cpu)]
             ratios = [str(spreads.get(HAND_WRITTEN, "")) for spreads in (each.parked_ratios, each.replays_ratios)]
             table.add_row(str(case.at_once), each.contender, *numbers, *ratios)
         table.add_section()

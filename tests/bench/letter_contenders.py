@@ -10,7 +10,8 @@ import psutil
 from temporalio.client import Client
 
 from redrive import Redrive
-from redrive.dead_letters import LetterId
+from redrive.bulk import BulkCommand
+from redrive.dead_letters import LetterId, Replay, Verb
 from tests.acceptance.live import insist
 from tests.bench.contenders import PLAIN, REDRIVE
 from tests.bench.letter_plain import HandWrittenRun, ParkingRun
@@ -19,7 +20,11 @@ from tests.bench.letter_steps import PARKED_FILE, PIPELINE, STEP, Done, Errand
 if TYPE_CHECKING:
     import asyncpg
 
+UNANSWERED, BULK = "redrive unanswered", "redrive bulk"
 HAND_WRITTEN, SIGNAL_ONLY = "hand-written", "signal only"
+OURS = {REDRIVE, UNANSWERED, BULK}
+PARALLELISM = 200
+WHO: dict[str, Any] = {"requested_by": "bench", "reason": "it is fixed"}
 
 
 class Parking(Protocol):
@@ -72,11 +77,7 @@ class WithDeadLetters:
     async def command(self, folder: Path, run_id: str) -> None:
         """Replay, and wait for the answer; ask again when there is none, as the client says."""
         letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
-        answer = await insist(
-            lambda: self.redrive.dead_letters.replay(
-                letter, requested_by="bench", reason="it is fixed", request_id=run_id
-            )
-        )
+        answer = await insist(lambda: self.redrive.dead_letters.replay(letter, request_id=run_id, **WHO))
         if not answer.accepted:
             raise RuntimeError(answer.message)
 
@@ -90,6 +91,32 @@ class WithDeadLetters:
             "SELECT count(*) FROM redrive.dead_letters WHERE tenant = $1 AND status = 'replayed'", folder.name
         )
         return count
+
+
+@dataclass(frozen=True)
+class Unanswered(WithDeadLetters):
+    """Redrive, with commands that are signalled, as the hand-written run's are: nobody is told whether one is taken."""
+
+    name: str = UNANSWERED
+
+    async def command(self, folder: Path, run_id: str) -> None:
+        """Replay, and wait for no answer."""
+        letter = LetterId(tenant=folder.name, run_id=run_id, step=STEP)
+        if not await self.redrive.dead_letters.tell(letter, Replay(request_id=run_id, **WHO)):
+            raise RuntimeError(f"run {run_id} is gone")
+
+
+@dataclass(frozen=True)
+class InBulk(WithDeadLetters):
+    """Redrive, with one bulk operation for all dead letters of a round."""
+
+    name: str = BULK
+
+    async def replay_all(self, folder: Path) -> None:
+        """Plan and start it."""
+        command = BulkCommand(tenant=folder.name, verb=Verb.REPLAY, parallelism=PARALLELISM)
+        plan = await self.redrive.bulk.plan(command)
+        await self.redrive.bulk.start(plan, **WHO)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from tests.bench.contenders import PLAIN, REDRIVE, Stage
-from tests.bench.letter_contenders import Parking
+from tests.bench.letter_contenders import OURS, InBulk, Parking
 from tests.bench.letter_steps import FIXED_FILE, STEPS_FILE, Errand
 from tests.bench.measure import Cpu, Spread, percentile, ratios_of, used
 
@@ -38,8 +38,8 @@ class LetterFigures(BaseModel):
     contender: str
     parked_per_s: float
     replays_per_s: float
-    command_to_step_p50_ms: float
-    command_to_step_p99_ms: float
+    command_to_step_p50_ms: float | None
+    command_to_step_p99_ms: float | None
     cpu_ms: dict[str, float]
     parked_ratios: dict[str, Spread]
     replays_ratios: dict[str, Spread]
@@ -47,7 +47,7 @@ class LetterFigures(BaseModel):
 
 async def time_letters(on: Stage, contender: Parking, folder: Path, *, at_once: int, runs: int) -> LetterRound:
     """Let the runs fail, so many at once; fix the cause; replay them all; measure."""
-    owner = REDRIVE if contender.name == REDRIVE else PLAIN
+    owner = REDRIVE if contender.name in OURS else PLAIN
     async with asyncio.timeout(ROUND_LIMIT):
         before = on.cpu(owner)
         errands = [Errand(number=number, folder=folder) for number in range(runs)]
@@ -56,18 +56,27 @@ async def time_letters(on: Stage, contender: Parking, folder: Path, *, at_once: 
         await until(contender.parked, folder, runs)
         parking = time.perf_counter() - began
         (folder / FIXED_FILE).touch()
-        sent: dict[int, float] = {}
-
-        async def replay(errand: Errand) -> None:
-            sent[errand.number] = time.time()
-            await contender.command(folder, ids[errand.number])
-            await contender.ended(ids[errand.number])
-
         began = time.perf_counter()
-        await side_by_side(at_once, errands, replay)
+        sent = await _replay(contender, folder, dict(zip(errands, ids, strict=True)), at_once)
         await until(contender.settled, folder, runs)
         replaying = time.perf_counter() - began
         return LetterRound(runs, parking, replaying, _command_to_step(folder, sent), used(before, on.cpu(owner)))
+
+
+async def _replay(contender: Parking, folder: Path, ids: dict[Errand, str], at_once: int) -> dict[int, float]:
+    """Replay all, each until its run has ended; return when each command was sent. A bulk operation sends its own."""
+    sent: dict[int, float] = {}
+
+    async def replay(errand: Errand) -> None:
+        if not isinstance(contender, InBulk):
+            sent[errand.number] = time.time()
+            await contender.command(folder, ids[errand])
+        await contender.ended(ids[errand])
+
+    if isinstance(contender, InBulk):
+        await contender.replay_all(folder)
+    await side_by_side(at_once, list(ids), replay)
+    return sent
 
 
 def _command_to_step(folder: Path, sent: dict[int, float]) -> list[float]:
@@ -109,8 +118,8 @@ def letter_figures(name: str, taken: dict[str, list[LetterRound]]) -> LetterFigu
         contender=name,
         parked_per_s=statistics.median(parked[name]),
         replays_per_s=statistics.median(replays[name]),
-        command_to_step_p50_ms=1000 * percentile(waits, 0.50),
-        command_to_step_p99_ms=1000 * percentile(waits, 0.99),
+        command_to_step_p50_ms=1000 * percentile(waits, 0.50) if waits else None,
+        command_to_step_p99_ms=1000 * percentile(waits, 0.99) if waits else None,
         cpu_ms={who: 1000 * statistics.median(one.cpu[who] / one.runs for one in rounds) for who in rounds[0].cpu},
         parked_ratios=ratios_of(name, parked),
         replays_ratios=ratios_of(name, replays),

@@ -31,7 +31,7 @@ _WRITE = """
 _CLOSE = "UPDATE bench_letters SET status = 'replayed', updated_at = now() WHERE run_id = $1"
 
 
-class Errand(BaseModel):
+class Errand(BaseModel, frozen=True):
     """Which run it is, and the folder of its round: times are noted there, and a file says what is fixed."""
 
     number: int

@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.bench.contenders import DBOS, FAST, PLAIN, REDRIVE
 from tests.bench.cost import Cost
-from tests.bench.letter_contenders import HAND_WRITTEN, SIGNAL_ONLY
+from tests.bench.letter_contenders import BULK, HAND_WRITTEN, SIGNAL_ONLY, UNANSWERED
 from tests.bench.letter_rounds import LetterFigures
 from tests.bench.measure import Figures, WayCase
 from tests.bench.report import GLANCE, Report, Row, glance
@@ -15,6 +15,8 @@ TITLES: Final = {
     FAST: "Redrive, fast steps",
     PLAIN: "plain Temporal",
     DBOS: "DBOS",
+    UNANSWERED: "Redrive, no answer asked for",
+    BULK: "Redrive, bulk replay",
     HAND_WRITTEN: "hand-written",
     SIGNAL_ONLY: "signal only",
 }
@@ -79,7 +81,7 @@ def letter_table(report: Report) -> str:
 
 def _letter_cells(each: LetterFigures) -> list[str]:
     waits = (each.command_to_step_p50_ms, each.command_to_step_p99_ms)
-    rates = [number(value) for value in (each.parked_per_s, each.replays_per_s, *waits)]
+    rates = [number(value) if value else "-" for value in (each.parked_per_s, each.replays_per_s, *waits)]
     ratios = [str(spreads.get(HAND_WRITTEN, "")) for spreads in (each.parked_ratios, each.replays_ratios)]
     return rates + _cpu_cells(each.cpu_ms) + ratios
 

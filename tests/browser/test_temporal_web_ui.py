@@ -21,7 +21,7 @@ def case_of(running: Running) -> Case:
 async def open_details(page: Page, stack: StackInfo, workflow_id: str) -> None:
     """Open a workflow's page and the tab with its current details."""
     await page.goto(f"{stack.web_ui}/namespaces/{stack.namespace}/workflows/{workflow_id}")
-    await page.get_by_text("User Metadata").first.click(timeout=20_000)
+    await page.get_by_text("User Metadata").first.click(timeout=60_000)
 
 
 async def test_web_ui_tells_what_failed_and_how_to_replay(
@@ -36,7 +36,7 @@ async def test_web_ui_tells_what_failed_and_how_to_replay(
         for workflow_id in (case.run_id, case.queue.id):
             await open_details(browser_page, stack, workflow_id)
             body = browser_page.frame_locator("iframe").last.locator("body")
-            await expect(body).to_contain_text("second", timeout=20_000)
+            await expect(body).to_contain_text("second", timeout=60_000)
             await expect(body).to_contain_text("validation")
             await expect(body).to_contain_text("the ledger says <b>no</b> & [stop](http://evil.example)")
             await expect(body).to_contain_text("send the signal replay")
@@ -55,10 +55,10 @@ async def test_web_ui_sends_the_signal_that_replays(
         case.mend()
         page = browser_page
         await page.goto(f"{stack.web_ui}/namespaces/{stack.namespace}/workflows/{case.queue.id}")
-        await page.get_by_role("button", name=re.compile("More Actions")).first.click(timeout=20_000)
+        await page.get_by_role("button", name=re.compile("More Actions")).first.click(timeout=60_000)
         await page.get_by_role("menuitem", name="Send a Signal").first.click()
         await page.get_by_role("button", name="Select a signal").click()
-        await expect(page.get_by_role("option", name="replay")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("option", name="replay")).to_be_visible(timeout=60_000)
         options = [(await each.inner_text()).split("\n")[0] for each in await page.get_by_role("option").all()]
         assert options == ["Custom", "discard", "replay", "resolve"]
         await page.get_by_role("option", name="replay").click()

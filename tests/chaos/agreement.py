@@ -1,7 +1,7 @@
 """Compares what the sink, Temporal, PostgreSQL and each key's answer say about every run."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,7 +141,10 @@ class Agreement:
         return [f"the audit log is broken at {proof.first_broken}" for proof in proofs if not proof.is_whole]
 
 
-def tracebacks(logs: Path) -> dict[str, int]:
-    """Count in all log files what an outage must not leave there."""
-    text = "".join(file.read_text(errors="replace") for file in logs.glob("*.log"))
-    return {what: len(re.findall(what, text)) for what in ("Traceback", "never retrieved")}
+def tracebacks(logs: Path) -> list[str]:
+    """Return which log files have what an outage must not leave there: a traceback means a bug."""
+    found = []
+    for file in sorted(logs.glob("*.log")):
+        counts = Counter(re.findall("Traceback|never retrieved", file.read_text(errors="replace")))
+        found += [f"{file.name}: {count} times {what!r} in the log" for what, count in counts.items()]
+    return found

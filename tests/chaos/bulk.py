@@ -26,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.bulk", description=__doc__.partition(":")[0])
     parser.add_argument("--letters", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--parallelism", type=int, default=20, help="how many may be under way at once")
     parser.add_argument("--trouble", type=float, default=120.0, help="at most so many seconds of trouble")
     parser.add_argument("--limit", type=float, default=TIME_LIMIT, help="give up after so many seconds")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
@@ -52,7 +53,7 @@ async def _bounded(words: argparse.Namespace) -> list[str]:
         scene(runs=words.letters, workers=words.workers, seed=words.seed, console=True) as stage,
     ):
         await _die(stage)
-        return await _replay(stage, words.trouble)
+        return await _replay(stage, words.trouble, words.parallelism)
 
 
 async def _die(stage: Scene) -> None:
@@ -63,12 +64,12 @@ async def _die(stage: Scene) -> None:
     print(f"{stage.case.count} dead letters after {seconds():.1f} s", flush=True)
 
 
-async def _replay(stage: Scene, limit: float) -> list[str]:
+async def _replay(stage: Scene, limit: float, parallelism: int) -> list[str]:
     stage.sink.refusing = False
     async with bulk_case(stage.case, stage.console) as bulk:
         seconds = clock()
         async with stage.trouble.going_on(limit):
-            await bulk.start()
+            await bulk.start(parallelism)
             await bulk.until_ended(progress("applied", seconds))
         took = seconds()
         rate = stage.case.count / took

@@ -39,9 +39,9 @@ class BulkCase:
     console: httpx.AsyncClient
     bulk_id: str = ""
 
-    async def start(self) -> None:
+    async def start(self, parallelism: int = 20) -> None:
         """Plan and start it."""
-        plan = await self._ask("POST", "/bulk/plan", {"verb": "replay"})
+        plan = await self._ask("POST", "/bulk/plan", {"verb": "replay", "parallelism": parallelism})
         command = {"command": plan["command"], "plan_hash": plan["hash"], "request_id": REQUEST}
         answer = await self._ask("POST", "/bulk", command | {"reason": "the service is mended"})
         self.bulk_id = answer["bulk_id"]

@@ -52,14 +52,14 @@ class Faults:
 
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
-        """Make trouble until the block ends; then everything is up."""
+        """Make trouble until the block ends; then everything is up. A stack that does not come back ends the block."""
         stop = asyncio.Event()
-        task = asyncio.create_task(self._hurt(stop))
-        try:
-            yield
-        finally:
-            stop.set()
-            await task
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hurt(stop))
+            try:
+                yield
+            finally:
+                stop.set()
 
     async def _hurt(self, stop: asyncio.Event) -> None:
         kinds: list[Callable[[], Awaitable[None]]] = []

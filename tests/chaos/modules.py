@@ -5,13 +5,15 @@ from datetime import timedelta
 from pydantic import BaseModel
 
 from redrive import ModuleContext, Pipeline, RetryPolicy, module
+from redrive.contracts import FAST_TIMEOUT
 
 PIPELINE, FAST_PIPELINE = "chaos", "chaos-fast"
 FRAGILE, LATER = "chaos-charge", "chaos-ship"
 
 # A refusal (422) is terminal at once; a worker that is killed costs an attempt, and that happens often here.
+# The service answers within milliseconds; the rest is for a busy machine, and as long as a fast step may take.
 PATIENT = RetryPolicy(
-    base=timedelta(milliseconds=200), cap=timedelta(seconds=2), max_attempts=1000, timeout=timedelta(seconds=3)
+    base=timedelta(milliseconds=200), cap=timedelta(seconds=2), max_attempts=1000, timeout=FAST_TIMEOUT
 )
 
 

@@ -1,7 +1,8 @@
 """Kill what an outbox needs, one after another, under 10,000 rows: `python -m tests.chaos.outbox`.
 
-Ends with 0 when every committed row was delivered by one run, and no row that was rolled back has one; with 1 and what
-is wrong otherwise. A step that was interrupted may be executed again, in the same run: that is counted and shown.
+Each is killed once while rows are written, and twice more while they are delivered, until few are left. Ends with 0
+when every committed row was delivered by one run, and no row that was rolled back has one; with 1 and what is wrong
+otherwise. A step that was interrupted may be executed again, in the same run: that is counted and shown.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,8 @@ from tests.conftest import owner_url
 TENANT = "chaos"
 MODULES = "tests.chaos.outbox_modules"
 CHILDREN = {"bridge": "bridge-outbox", "worker": "worker-1", "postgres": "postgres", "temporal": "temporal"}
-HURTS = 2
+# How often each is killed while rows are delivered, at even shares of them.
+LATER = 2
 # One transaction in so many is rolled back.
 UNDONE = 10
 BATCH = 50
@@ -82,23 +84,25 @@ class OutboxCase:
 
     async def progress(self) -> str:
         """Say how many rows have which status, as far as PostgreSQL answers."""
-        query = "SELECT status, count(*) FROM redrive.outbox GROUP BY status ORDER BY status"
-        try:
-            counts = await self._fetch(query)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            return f"PostgreSQL does not answer ({type(error).__name__})"
-        return ", ".join(f"{count} {status}" for status, count in counts)
+        counts = await self._counts()
+        return "PostgreSQL does not answer" if counts is None else f"{dict(sorted(counts.items()))}"
 
-    async def until_delivered(self) -> None:
-        """Wait until no row is pending or in flight."""
-        await _until(self._is_settled)
+    async def until_delivered(self, share: float = 1.0) -> None:
+        """Wait until this share of the committed rows is neither pending nor in flight."""
+        await _until(partial(self._is_settled, share))
 
-    async def _is_settled(self) -> bool:
-        query = "SELECT count(*) FROM redrive.outbox WHERE status IN ('pending', 'in_flight')"
+    async def _is_settled(self, share: float) -> bool:
+        counts = await self._counts()
+        waiting = ("pending", "in_flight")
+        return counts is not None and sum(counts[status] for status in waiting) <= len(self.committed) * (1 - share)
+
+    async def _counts(self) -> Counter[str] | None:
+        """Count the rows by status, or return None if PostgreSQL does not answer."""
         try:
-            return int((await self._fetch(query))[0][0]) == 0
+            found = await self._fetch("SELECT status, count(*) FROM redrive.outbox GROUP BY status")
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            return False
+            return None
+        return Counter({row["status"]: row["count"] for row in found})
 
     async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
         connection = await asyncpg.connect(self._url, timeout=5)
@@ -153,11 +157,11 @@ async def _until(ask: Callable[[], Awaitable[bool]]) -> None:
 
 @contextlib.asynccontextmanager
 async def _told(case: OutboxCase, seconds: Callable[[], float]) -> AsyncIterator[None]:
-    """Print every minute how far it is: on a busy machine it takes long."""
+    """Print from time to time how far it is: on a busy machine it takes long."""
 
     async def tell() -> None:
         while True:
-            await asyncio.sleep(60)
+            await asyncio.sleep(15)
             print(f"{seconds():.0f} s: {await case.progress()}", flush=True)
 
     task = asyncio.create_task(tell())
@@ -165,6 +169,24 @@ async def _told(case: OutboxCase, seconds: Callable[[], float]) -> AsyncIterator
         yield
     finally:
         task.cancel()
+
+
+async def _hurt(stack: Stack, case: OutboxCase, kinds: Sequence[str], count: int, seconds: Callable[[], float]) -> None:
+    """Write the rows and wait until they are delivered, with the kills in between."""
+
+    async def kill(kind: str) -> None:
+        print(f"{seconds():.0f} s: {kind} is killed: {await case.progress()}", flush=True)
+        await _kill(stack, CHILDREN[kind])
+
+    for kind in kinds:
+        await case.send(max(count // (len(kinds) + 1), 1))
+        await kill(kind)
+    await case.send(max(count - case.asked, 0))
+    later = [*kinds] * LATER
+    for number, kind in enumerate(later):
+        await case.until_delivered((number + 0.5) / len(later))
+        await kill(kind)
+    await case.until_delivered()
 
 
 async def _kill(stack: Stack, name: str) -> None:
@@ -201,19 +223,13 @@ async def _all(words: argparse.Namespace) -> list[str]:
         made = Stack(Settings(), state_dir=state / "state", modules=[MODULES], workers=2, brokers={Broker.OUTBOX: None})
         async with asyncio.timeout(words.limit), made as stack, _second_bridge(stack, state) as second:
             case, seconds = OutboxCase(stack, Path(os.environ[FILE])), clock()
-            part = max(words.rows // (len(kinds) * HURTS + 1), 1)
             async with _told(case, seconds):
-                for kind in kinds * HURTS:
-                    await case.send(part)
-                    print(f"{seconds():.0f} s: {kind} is killed", flush=True)
-                    await _kill(stack, CHILDREN[kind])
-                await case.send(max(words.rows - case.asked, 0))
-                await case.until_delivered()
+                await _hurt(stack, case, kinds, words.rows, seconds)
             problems, repeated = await case.violations()
             if second.returncode is not None:
                 problems.append(f"the second bridge ended: {(state / 'second-bridge.log').read_text()[-500:]}")
             print(
-                f"{', '.join(kinds)} killed {HURTS} times each: {case.asked} rows asked for, {len(case.committed)} "
+                f"{', '.join(kinds)} killed {1 + LATER} times each: {case.asked} rows asked for, {len(case.committed)} "
                 f"committed, in {seconds():.1f} s; {len(problems)} violations, {repeated} steps executed again",
                 flush=True,
             )

@@ -97,7 +97,7 @@ async def _chaos(words: argparse.Namespace) -> list[str]:
     print(f"seed {words.seed}, {words.runs} runs, {words.workers} workers", flush=True)
     async with stage(words.workers, words.seed) as (up, sink), Traffic.of(up, sink, words.seed) as traffic:
         faults, seconds = Faults(up, words.seed, words.pause), clock()
-        async with faults.going_on():
+        async with faults.going_on(), _progress(traffic, faults, seconds):
             await _live(traffic, words, seconds)
         print(
             f"{len(traffic.runs)} runs, {len(traffic.answers)} commands answered, {traffic.canceled} cancels, "
@@ -105,11 +105,25 @@ async def _chaos(words: argparse.Namespace) -> list[str]:
             flush=True,
         )
         problems = await settle(traffic, words.settle)
-        logs = tracebacks(up.directory / ".redrive" / "logs")
-        print(f"log: {logs}", flush=True)
         if words.keep:
             print(f"logs are in {_kept(up)}")
-        return problems
+        return problems + tracebacks(up.directory / ".redrive" / "logs")
+
+
+@contextlib.asynccontextmanager
+async def _progress(traffic: Traffic, faults: Faults, seconds: Callable[[], float]) -> AsyncIterator[None]:
+    """Print every minute how far it is: on a busy machine it takes long."""
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(60)
+            print(f"{seconds():.0f} s: {len(traffic.runs)} runs, {faults.done.total()} faults", flush=True)
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def _live(traffic: Traffic, words: argparse.Namespace, seconds: Callable[[], float]) -> None:

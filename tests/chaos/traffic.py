@@ -86,6 +86,7 @@ class Traffic:
     ends_told: dict[int, set[RunStatus]] = field(default_factory=lambda: defaultdict(set))
     reset: set[str] = field(default_factory=set)
     canceled: int = 0
+    idle: list["asyncpg.Connection[asyncpg.Record]"] = field(default_factory=list)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -195,12 +196,12 @@ class Traffic:
         while not stop.is_set():
             for found in await self.waiting(3):
                 await self.command(found)
-            await asyncio.sleep(self.random.uniform(0, PAUSE))
+            await asyncio.sleep(self.random.uniform(0, 2 * PAUSE))
 
     async def ask_keys(self, stop: asyncio.Event) -> None:
         """Ask again and again what became of keys: an end that was told stays the end."""
         while not stop.is_set():
-            await asyncio.sleep(PAUSE / 4)
+            await asyncio.sleep(PAUSE)
             known = sorted(self.keyed)
             if known:
                 number = self.random.choice(known)
@@ -230,13 +231,20 @@ class Traffic:
     async def rows(self, query: str, *arguments: object) -> list[Any]:
         """Ask the database; nothing while it does not answer."""
         with contextlib.suppress(RedriveError, *DRIVER_ERRORS):
-            async with asyncio.timeout(20):
-                connection = await asyncpg.connect(self.database_url)
-                try:
-                    return await connection.fetch(query, *arguments)
-                finally:
-                    connection.terminate()
+            async with asyncio.timeout(20), self._connection() as connection:
+                return await connection.fetch(query, *arguments)
         return []
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+        """Open a connection, or take an idle one: to open one costs more than to ask. One that fails is dropped."""
+        connection = self.idle.pop() if self.idle else await asyncpg.connect(self.database_url)
+        try:
+            yield connection
+        except BaseException:
+            connection.terminate()
+            raise
+        self.idle.append(connection)
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call again for as long as something is away."""

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from redrive.starter.stack.programs import WORKER
 from redrive.starter.stack.stack import Stack
 from tests.integration.dead_letters.processes import stopped
+from tests.ready_programs import Forked, start_worker
 
 ROOT = Path(__file__).parents[2]
 POLL = 0.05
@@ -38,11 +38,11 @@ class Workers:
     def __init__(
         self, count: int, environment: Mapping[str, str], folder: Path, command: Sequence[str] | None = None
     ) -> None:
-        self._command = command or list(WORKER)
+        self._command = command
         self._environment = dict(environment) | {"PYTHONPATH": str(ROOT), "REDRIVE_LOG_FORMAT": "json"}
         self._folder = folder
         self._names = [f"worker-{number + 1}" for number in range(count)]
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, Process | Forked] = {}
         self._stopping = False
 
     @contextlib.asynccontextmanager
@@ -88,12 +88,16 @@ class Workers:
         environment = self._environment | {"REDRIVE_READY_FILE": str(self._ready_file(name))}
         while not self._stopping:
             self._ready_file(name).unlink(missing_ok=True)
-            with (self._folder / f"{name}.log").open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command, env=environment, cwd=ROOT, stdout=log, stderr=log
-                )
-            self._processes[name] = process
+            process = self._processes[name] = await self._start(environment, self._folder / f"{name}.log")
             await process.wait()
+
+    async def _start(self, environment: Mapping[str, str], log: Path) -> Process | Forked:
+        if self._command is None:
+            return await start_worker(environment, log)
+        with log.open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                *self._command, env=environment, cwd=ROOT, stdout=output, stderr=output
+            )
 
 
 @dataclass

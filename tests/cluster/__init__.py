@@ -6,7 +6,9 @@
     balancer.py      one address in front of the nodes, as a load balancer gives it
     cluster.py       all of it together: `async with running_cluster(...)`
     fleet.py         workers, with the build that each of them runs
-    modules.py       the pipeline of the chaos run; case.py counts what came of it
+    edges.py         the console and both bridges, and what comes in by them
+    modules.py       the pipelines of the chaos run; case.py counts what came of it
 
-Stages, each a part of `python -m tests.cluster`: acceptance.py, chaos.py, versioning.py, restore.py, throughput.py.
+Stages, each a part of `python -m tests.cluster`: acceptance.py, chaos.py, versioning.py, restore.py,
+retention.py, differences.py, throughput.py with costs.py.
 """

@@ -15,7 +15,9 @@ from tests.chaos.case import clock
 from tests.cluster.acceptance import run_acceptance
 from tests.cluster.chaos import run_chaos
 from tests.cluster.cluster import Cluster, running_cluster
+from tests.cluster.differences import run_differences
 from tests.cluster.restore import run_restore
+from tests.cluster.retention import run_retention
 from tests.cluster.throughput import run_throughput
 from tests.cluster.versioning import run_versioning
 
@@ -26,6 +28,8 @@ STAGES: dict[str, Stage] = {
     "chaos": lambda cluster, words: run_chaos(cluster, words.runs),
     "versioning": lambda cluster, _: run_versioning(cluster),
     "restore": lambda cluster, _: run_restore(cluster),
+    "retention": lambda cluster, _: run_retention(cluster),
+    "differences": lambda cluster, _: run_differences(cluster),
     "throughput": lambda cluster, words: run_throughput(cluster, words.rounds),
 }
 

@@ -15,7 +15,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.server_build import ROOT
 
 SUITES = (
-    *("runs", "dead_letters", "keys", "bulk", "events", "bridges", "plugin", "schedules"),
+    *("runs", "dead_letters", "keys", "bulk", "events", "bridges", "outbox", "plugin", "schedules"),
     *("console/test_process.py", "console/test_commands.py"),
 )
 # They stop or kill servers of a stack that must be theirs, or ask which processes the stack has.
@@ -23,6 +23,7 @@ OWN_STACK = (
     "tests/integration/dead_letters/test_failures.py",
     "tests/integration/dead_letters/test_forged_commands.py",
     "tests/integration/bridges/test_up_with_brokers.py",
+    "tests/integration/outbox/test_up_with_outbox.py",
 )
 _TAIL = 15
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,20 +13,27 @@ from redrive import Redrive, RunStatus
 from redrive.contracts import RunResult
 from redrive.dead_letters import LetterId
 from redrive.errors import RedriveError
+from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
 from redrive.reconcile import Reconciliation
 from redrive.redaction.redactor import Redactor
 from redrive.store.audit import verify
 from tests.acceptance.live import Sink, insist
+from tests.bench.measure import in_turn
+from tests.chaos.case import clock
+from tests.cluster.cluster import Cluster
 from tests.cluster.database import ClusterDatabase
-from tests.cluster.modules import FRAGILE, PIPELINE, STEPS
+from tests.cluster.modules import EFFECTS, FRAGILE, PIPELINE, STEPS
 
 T = TypeVar("T")
+# Sends the command to replay a dead letter, with a request id, until it is answered.
+Replay = Callable[[LetterId, str], Awaitable[None]]
 
 PATIENCE = 600.0
 _AT_ONCE = 20
 _WAITERS = 100
+_AGREED_WITHIN = 240.0
 
 
 class Service(Sink):
@@ -41,15 +48,29 @@ class Service(Sink):
         number, step = int(path.split("/")[1]), path.split("/")[2]
         if self.refusing and step == FRAGILE and parks(number):
             return "422 Unprocessable Content"
-        if (number + STEPS.index(step)) % 7 == 3 and path not in self._failed_once:
+        if (number + EFFECTS.index(step)) % 7 == 3 and path not in self._failed_once:
             self._failed_once.add(path)
             return "503 Service Unavailable"
         return None
 
 
+@contextlib.asynccontextmanager
+async def open_case(cluster: Cluster, service: Service, *, task_queue: str, tenant: str) -> AsyncIterator["Case"]:
+    """Give a case a client that keeps its keys in PostgreSQL, as programs do, while the block lasts."""
+    client = await cluster.client()
+    claims = PostgresClaims(cluster.database.url("redrive_app"))
+    async with Redrive(client, task_queue=task_queue, claims=claims) as redrive:
+        yield Case(redrive, client, cluster.database, service, tenant)
+
+
 def parks(number: int) -> bool:
     """Tell whether an order's charge is refused while the service is broken."""
     return number % 10 == 0
+
+
+def key_of(number: int) -> str:
+    """Return the key that an order is started with."""
+    return f"cluster:{number}"
 
 
 @dataclass
@@ -60,7 +81,7 @@ class Case:
     client: Client
     database: ClusterDatabase
     service: Service
-    tenant: str = "cluster"
+    tenant: str
     runs: dict[int, str] = field(default_factory=dict)
 
     def letter(self, run_id: str) -> LetterId:
@@ -76,7 +97,7 @@ class Case:
         """Start runs, each with a key, however often it must be asked for."""
 
         async def one(number: int) -> None:
-            order, key = {"number": number}, f"cluster:{number}"
+            order, key = {"number": number}, key_of(number)
             started = await insist(
                 lambda: self.redrive.start(PIPELINE, order, tenant=self.tenant, key=key), within=PATIENCE
             )
@@ -102,18 +123,24 @@ class Case:
         mine = f"{self.tenant}|"
         return [row.removeprefix(mine) for row in rows.splitlines() if row.startswith(mine)]
 
-    async def replay_parked(self) -> None:
-        """Replay every parked run, each command sent by two callers."""
+    async def replay_parked(self, second: Replay | None = None) -> None:
+        """Replay every parked run, each command sent by two callers in turns: the client, and this one or it again."""
+        callers = (self._replay, second or self._replay)
 
-        async def one(run_id: str) -> None:
-            await insist(
-                lambda: self.redrive.dead_letters.replay(
-                    self.letter(run_id), requested_by="ada", reason="mended", request_id=f"again-{run_id}"
-                ),
-                within=PATIENCE,
-            )
+        async def one(sent: tuple[Replay, str]) -> None:
+            replay, run_id = sent
+            await replay(self.letter(run_id), f"again-{run_id}")
 
-        await side_by_side(_AT_ONCE, [*self.parked, *self.parked], one)
+        turns = [(replay, run) for number, run in enumerate(self.parked) for replay in in_turn(callers, number)]
+        await side_by_side(_AT_ONCE, turns, one)
+
+    async def _replay(self, letter: LetterId, request_id: str) -> None:
+        await insist(
+            lambda: self.redrive.dead_letters.replay(
+                letter, requested_by="ada", reason="mended", request_id=request_id
+            ),
+            within=PATIENCE,
+        )
 
     async def results(self, run_ids: Sequence[str]) -> dict[str, RunResult | RedriveError]:
         """Wait for runs and return how each ended."""
@@ -134,12 +161,13 @@ class Case:
         problems += [f"{run} has no end" for run in self.runs.values() if run not in ended]
         if len(set(self.runs.values())) != len(self.runs):
             problems.append("two orders have one run")
-        problems += self._effect_violations()
+        problems += self.effect_violations()
         problems += await self._record_violations()
         problems += await self._listed_violations()
         return problems + await self._reconciled()
 
-    def _effect_violations(self) -> list[str]:
+    def effect_violations(self) -> list[str]:
+        """Return the effects of which there is none, or more than one by different keys."""
         return [
             f"{run_id}: effects of {step!r}: {sorted(keys) or 'none'}"
             for number, run_id in self.runs.items()
@@ -178,13 +206,19 @@ class Case:
         return [f"Temporal lists {count} completed runs, not {len(self.runs)}"]
 
     async def _reconciled(self) -> list[str]:
+        """Compare all stores until they agree: what a database that was down has missed is settled every minute."""
         pool = await open_pool(self.database.url("redrive_app"))
         try:
-            ends = MissedEnds(self.client, pool, Redactor())
-            report = await Reconciliation(self.client, pool, ends, repair=False).run(self.tenant)
+            reconciliation = Reconciliation(self.client, pool, MissedEnds(self.client, pool, Redactor()), repair=False)
+            seconds = clock()
+            while (problems := (await reconciliation.run(self.tenant)).problems) and seconds() < _AGREED_WITHIN:  # noqa: ASYNC110
+                await asyncio.sleep(1.0)
         finally:
             await pool.close()
-        return [f"reconcile: {problem.kind} {problem.run_id}" for problem in report.problems]
+        print(
+            f"  all stores agree after {seconds():.0f} s" if not problems else "  the stores do not agree", flush=True
+        )
+        return [f"reconcile: {problem.kind} {problem.run_id}" for problem in problems]
 
 
 def _succeeded(how: RunResult | RedriveError) -> bool:

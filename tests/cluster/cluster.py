@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -30,6 +31,7 @@ NODES = 2
 FRONTEND_PORT = 7233
 _FOREIGN = ("REDRIVE_", "TEMPORAL_", "DATABASE_URL")
 _SETUP = ROOT / "deploy" / "temporal"
+_DYNAMIC_CONFIG = "dynamic-config.yaml"
 
 
 def compose_service(name: str) -> "ComposeService":
@@ -66,6 +68,11 @@ class Cluster:
     def node_address(self, node: int) -> str:
         """Return the address of one node, past the balancer."""
         return f"{self.network.nodes[node]}:{FRONTEND_PORT}"
+
+    @property
+    def dynamic_config(self) -> Path:
+        """The nodes' dynamic configuration: a copy of the shipped one."""
+        return self.folder / _DYNAMIC_CONFIG
 
     @property
     def environment(self) -> dict[str, str]:
@@ -114,10 +121,14 @@ class Cluster:
         }
         return await run_script("/bin/sh", str(_SETUP / "schema.sh"), environment=environment | self._path)
 
-    async def run_namespace_script(self) -> str:
+    async def run_namespace_script(self, retention: str = "168h") -> str:
         """Run the script of the service `temporal-namespace`, with its arguments."""
         service = compose_service("temporal-namespace")
-        environment = {"TEMPORAL_ADDRESS": self.address, "TEMPORAL_NAMESPACE": DEFAULT_NAMESPACE, "RETENTION": "168h"}
+        environment = {
+            "TEMPORAL_ADDRESS": self.address,
+            "TEMPORAL_NAMESPACE": DEFAULT_NAMESPACE,
+            "RETENTION": retention,
+        }
         words = service.command[1:]
         return await run_script("/bin/sh", str(_SETUP / "namespace.sh"), *words, environment=environment | self._path)
 
@@ -138,6 +149,7 @@ async def running_cluster() -> AsyncIterator[Cluster]:
         # PostgreSQL does not run as root: its account has to get through here.
         folder.chmod(0o711)
         cluster = _describe(folder, network, programs)
+        shutil.copy(_SETUP / _DYNAMIC_CONFIG, cluster.dynamic_config)
         parts = (cluster.postgres, cluster.balancer, *cluster.nodes)
         try:
             await cluster.database.create()
@@ -175,17 +187,20 @@ def _describe(folder: Path, network: Network, programs: ServerPrograms) -> Clust
         programs=programs,
         balancer_port=balancer_port,
         postgres=Part(database.program, logs),
-        nodes=tuple(Part(_node(node, network, programs, database), logs) for node in range(NODES)),
+        nodes=tuple(Part(_node(node, network, programs, database, folder), logs) for node in range(NODES)),
         balancer=Part(balancer, logs),
     )
 
 
-def _node(node: int, network: Network, programs: ServerPrograms, database: ClusterDatabase) -> Program:
+def _node(node: int, network: Network, programs: ServerPrograms, database: ClusterDatabase, folder: Path) -> Program:
     return Program(
         name=f"node-{node + 1}",
         title=f"node {node + 1}",
         command=[*network.inside(node), programs.server, "start"],
-        environment=_node_environment(network.nodes[node], network, database),
+        environment={
+            **_node_environment(network.nodes[node], network, database),
+            "DYNAMIC_CONFIG_FILE_PATH": str(folder / _DYNAMIC_CONFIG),
+        },
         directory=Path("/"),
         ready=partial(answers, network.nodes[node], FRONTEND_PORT),
         ready_timeout=timedelta(seconds=120),
@@ -200,6 +215,5 @@ def _node_environment(address: str, network: Network, database: ClusterDatabase)
         "DB_PORT": str(database.port),
         "POSTGRES_PWD": database.passwords["temporal"],
         "BIND_ON_IP": address,
-        "DYNAMIC_CONFIG_FILE_PATH": str(_SETUP / "dynamic-config.yaml"),
         "LOG_LEVEL": "warn",
     }

@@ -6,17 +6,22 @@ import os
 import signal
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from redrive.errors import StackError
 from redrive.starter.stack.children import Program, Supervisor
+
+READY_TIMEOUT = timedelta(minutes=3)
 
 
 class Part:
     """A program under a supervisor of its own: it comes back when it dies, unless it was stopped."""
 
     def __init__(self, program: Program, logs: Path) -> None:
-        self.program = program
+        # A machine that is full of other work starts a program in minutes.
+        self.program = replace(program, ready_timeout=max(program.ready_timeout, READY_TIMEOUT))
         self._supervisor = Supervisor(logs)
 
     @property

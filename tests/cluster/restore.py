@@ -10,13 +10,14 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
-from redrive import Redrive
+from redrive.dead_letters import Answer
 from redrive.errors import RedriveError, StackError
 from redrive.store.migrate import migrate
 from tests.cluster import modules
-from tests.cluster.case import Case, Service
+from tests.cluster.case import Case, Service, key_of, open_case, parks
 from tests.cluster.cluster import Cluster
 from tests.cluster.fleet import Fleet, running_fleet
 from tests.cluster.part import run_script
@@ -25,6 +26,7 @@ QUEUE = "restored"
 _BATCH = 50
 _WORKERS = 1
 _TEMPORAL = ("temporal", "temporal_visibility")
+_WHO = {"requested_by": "ada", "reason": "Temporal lost"}
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Drill:
         numbers = list(range(self.number, self.number + _BATCH))
         self.number += _BATCH
         await self.case.start(numbers)
-        await self.case.results([self.case.runs[number] for number in numbers if number % 10])
+        await self.case.results([self.case.runs[number] for number in numbers if not parks(number)])
         await self.case.until_parked()
         return numbers
 
@@ -82,20 +84,15 @@ class Drill:
         ]
         return {table: int(count) for table, count in zip(tables, counts, strict=True)}
 
+    async def command(self, *words: str) -> str:
+        """Run a command of Redrive's for the drills' tenant, as an operator does."""
+        program = (sys.executable, "-m", "redrive.starter.cli.main")
+        environment = self.cluster.environment | self.cluster.logins
+        return await run_script(*program, *words, "--tenant", self.case.tenant, environment=environment, codes=(0, 1))
+
     async def reconcile(self, *words: str) -> dict[str, int]:
-        """Run the command as an operator does, and count what it found by kind."""
-        command = (
-            sys.executable,
-            "-m",
-            "redrive.starter.cli.main",
-            "reconcile",
-            "--json",
-            "--tenant",
-            self.case.tenant,
-        )
-        text = await run_script(
-            *command, *words, environment=self.cluster.environment | self.cluster.logins, codes=(0, 1)
-        )
+        """Compare, or repair, and count what was found by kind."""
+        text = await self.command("reconcile", "--json", *words)
         if "{" not in text:
             raise StackError(text)
         problems = json.JSONDecoder().raw_decode(text[text.index("{") :])[0]["problems"]
@@ -110,9 +107,10 @@ async def run_restore(cluster: Cluster) -> list[str]:
             "REDRIVE_SERVICES": json.dumps({"sink": {"base_url": service.address}}),
             "REDRIVE_TASK_QUEUE": QUEUE,
         }
-        async with running_fleet(cluster, _WORKERS, **settings) as fleet:
-            client = await cluster.client()
-            case = Case(Redrive(client, task_queue=QUEUE), client, cluster.database, service)
+        async with (
+            running_fleet(cluster, _WORKERS, **settings) as fleet,
+            open_case(cluster, service, task_queue=QUEUE, tenant="restore") as case,
+        ):
             problems: list[str] = []
             for number, drill in enumerate(DRILLS, 1):
                 service.refusing = True
@@ -182,10 +180,10 @@ async def _redrive_lost(drill: Drill) -> list[str]:
 
 
 async def _temporal_lost(drill: Drill) -> list[str]:
-    """Runs are gone; the records of parked ones remain, are marked, and can be restarted."""
+    """Runs are gone; the records and keys remain. What was parked is started again when its key is reset."""
     case, database = drill.case, drill.cluster.database
     numbers = await drill.batch()
-    parked = [case.runs[number] for number in numbers if number % 10 == 0]
+    parked = [number for number in numbers if parks(number)]
     await drill.temporal_down()
     for name in _TEMPORAL:
         await database.sql(f"DROP DATABASE {name} WITH (FORCE)")
@@ -194,30 +192,32 @@ async def _temporal_lost(drill: Drill) -> list[str]:
     repaired = await drill.reconcile("--adopt", "--repair")
     await drill.workers_up()
     case.service.refusing = False
-    gone = len(numbers) - await drill.known(numbers)
-    restarted = Counter([await _restart(case, run_id) for run_id in parked])
+    gone, letters = len(numbers) - await drill.known(numbers), [case.letter(case.runs[number]) for number in parked]
+    restarted = Counter([await _told(case.redrive.dead_letters.restart(letter, **_WHO)) for letter in letters])
     effects = case.service.arrivals
     await case.start(numbers)
-    again = await drill.known(numbers)
-    ended = await case.results([case.runs[number] for number in numbers if number % 10 == 0])
+    answered = len(numbers) - await drill.known(numbers)
+    for number in parked:
+        await drill.command("keys", "reset", key_of(number), "--reason", _WHO["reason"], "--yes")
+    await case.start(parked)
+    ended = await case.results([case.runs[number] for number in parked])
+    discarded = Counter([await _told(case.redrive.dead_letters.discard(letter, **_WHO)) for letter in letters])
     print(
         f"  4. Temporal lost: {gone} of {len(numbers)} runs gone; before --adopt: {refused}; reconcile {repaired}; "
-        f"restarts {dict(restarted)}; started again by their keys: {again} ran again, others were answered from the "
-        f"record; {case.service.arrivals - effects} effects, {case.repeated} of all again with the same key; "
-        f"records {await drill.rows()}",
+        f"restarts {dict(restarted)}; started again by their keys: {answered} answered from the records; after a reset "
+        f"of their keys, {len(ended)} parked ones ran again; {case.service.arrivals - effects} effects since; "
+        f"discards {dict(discarded)}; records {await drill.rows()}",
         flush=True,
     )
     return [f"4: {run}: {how}" for run, how in ended.items() if isinstance(how, RedriveError)]
 
 
-async def _restart(case: Case, run_id: str) -> str:
+async def _told(answer: Awaitable[Answer]) -> str:
     try:
-        answer = await case.redrive.dead_letters.restart(
-            case.letter(run_id), requested_by="ada", reason="Temporal lost"
-        )
+        told = await answer
     except RedriveError as error:
         return str(error)[:120]
-    return "accepted" if answer.accepted else answer.message[:120]
+    return "accepted" if told.accepted else told.message[:120]
 
 
 async def _refused(drill: Drill) -> str:

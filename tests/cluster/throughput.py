@@ -1,6 +1,6 @@
 """Runs of three steps a second: Redrive's and plain Temporal's on the cluster, with 1, 2 and 4 workers, and embedded.
 
-The contenders take turns in the same minutes. Then what one run of each writes to PostgreSQL is counted.
+The contenders take turns in the same minutes. Then what one run of each, a dead letter and a replay cost is counted.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ from redrive import Pipeline, Redrive
 from redrive.connection import connect_temporal
 from redrive.settings import Settings
 from redrive.starter.stack.children import Program
-from tests.bench import modules
+from tests.bench import letter_steps, modules
 from tests.bench.contenders import FAST, PLAIN, REDRIVE, stage, with_bytecode
 from tests.bench.letter_steps import URL as LETTERS_URL
-from tests.bench.measure import Round, cpu_of, figures_of, in_turn, time_calls, used
+from tests.bench.measure import Cpu, Round, figures_of, in_turn, time_calls, used
 from tests.bench.models import ORDER
 from tests.bench.plain import PlainRun
 from tests.cluster.cluster import NODES, Cluster
+from tests.cluster.costs import Costs, Processes, cpu_of_all
 from tests.cluster.fleet import Fleet
 from tests.cluster.part import Part
 from tests.cluster.server_build import ROOT
@@ -34,9 +35,6 @@ WORKERS = (1, 2, 4)
 _QUEUE = "throughput"
 _STEPS, _AT_ONCE, _RUNS = 3, 50, 100
 _ONE_BY_ONE = 15
-# PostgreSQL's counters are written by each process when it is idle, after a second.
-_COUNTED_AFTER = 3.0
-_DATABASES = ("temporal", "temporal_visibility", "redrive")
 Run = Callable[[], Awaitable[object]]
 
 
@@ -45,12 +43,11 @@ class Contender:
     """A way to run the steps, and the processes that are counted for it."""
 
     run: Run
-    processes: dict[str, list[psutil.Process]]
+    processes: Processes
 
-    def cpu(self) -> dict[str, float]:
+    def cpu(self) -> Cpu:
         """Return what the processes have used so far."""
-        used_by = {who: sum(map(cpu_of, processes)) for who, processes in self.processes.items()}
-        return used_by | {"caller": sum(psutil.Process().cpu_times()[:2])}
+        return cpu_of_all(self.processes)
 
 
 async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
@@ -59,7 +56,8 @@ async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
     print(
         "  | on | workers | at once | as | runs/s | of plain | p50 | p99 ms | worker | caller | Temporal | PostgreSQL |"
     )
-    fleet = Fleet(cluster, {"REDRIVE_MODULES": modules.__name__, "REDRIVE_TASK_QUEUE": _QUEUE})
+    names = f"{modules.__name__},{letter_steps.__name__}"
+    fleet = Fleet(cluster, {"REDRIVE_MODULES": names, "REDRIVE_TASK_QUEUE": _QUEUE})
     try:
         for workers in WORKERS:
             await _grow(fleet, workers)
@@ -67,7 +65,7 @@ async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
             await _compare("cluster", workers, contenders, rounds)
             if workers == 1:
                 await _compare("cluster", workers, contenders, rounds, at_once=1, runs=_ONE_BY_ONE)
-        await _count_writes(cluster, contenders)
+                await _count_costs(cluster, fleet, contenders)
     finally:
         await asyncio.gather(*(part.stop() for part in fleet.workers.values()))
     async with stage(modules.__name__) as on:
@@ -80,6 +78,13 @@ async def run_throughput(cluster: Cluster, rounds: int) -> list[str]:
         await _compare("embedded", 1, contenders, rounds)
         await _compare("embedded", 1, contenders, rounds, at_once=1, runs=_ONE_BY_ONE)
     return []
+
+
+async def _count_costs(cluster: Cluster, fleet: Fleet, contenders: dict[str, Contender]) -> None:
+    client = await connect_temporal(Settings(temporal_address=cluster.node_address(0)))
+    workers = [psutil.Process(part.pid) for part in fleet.workers.values()]
+    costs = Costs(cluster, client, Redrive(client, task_queue=_QUEUE), _servers(cluster) | {"worker": workers}, _RUNS)
+    await costs.show({n: partial(time_calls, c.run, at_once=_AT_ONCE, count=_RUNS) for n, c in contenders.items()})
 
 
 async def _grow(fleet: Fleet, workers: int) -> None:
@@ -108,21 +113,23 @@ def _plain_worker(cluster: Cluster, name: str, address: str) -> Program:
 async def _on_cluster(cluster: Cluster, fleet: Fleet) -> dict[str, Contender]:
     settings = Settings(temporal_address=cluster.node_address(0))
     client = await connect_temporal(settings)
-    servers = {
-        "Temporal": [psutil.Process(node.pid) for node in cluster.nodes],
-        "PostgreSQL": [psutil.Process(cluster.postgres.pid)],
-    }
+    servers = _servers(cluster)
 
-    def own(prefix: str) -> dict[str, list[psutil.Process]]:
+    def own(prefix: str) -> Processes:
         names = [name for name in fleet.workers if name.startswith(prefix)]
         return {"worker": [psutil.Process(fleet.workers[name].pid) for name in names], **servers}
 
     return _contenders(Redrive(client, task_queue=_QUEUE), client, own(REDRIVE), own(PLAIN))
 
 
-def _contenders(
-    redrive: Redrive, client: Client, ours: dict[str, list[psutil.Process]], plain: dict[str, list[psutil.Process]]
-) -> dict[str, Contender]:
+def _servers(cluster: Cluster) -> Processes:
+    return {
+        "Temporal": [psutil.Process(node.pid) for node in cluster.nodes],
+        "PostgreSQL": [psutil.Process(cluster.postgres.pid)],
+    }
+
+
+def _contenders(redrive: Redrive, client: Client, ours: Processes, plain: Processes) -> dict[str, Contender]:
     return {
         REDRIVE: Contender(partial(_run_redrive, redrive, modules.PIPELINES[_STEPS]), ours),
         FAST: Contender(partial(_run_redrive, redrive, modules.FAST_PIPELINES[_STEPS]), ours),
@@ -169,28 +176,3 @@ async def _round(contender: Contender, at_once: int, runs: int) -> Round:
     before = contender.cpu()
     wall, latencies = await time_calls(contender.run, at_once=at_once, count=runs)
     return Round(wall, latencies, used(before, contender.cpu()))
-
-
-async def _count_writes(cluster: Cluster, contenders: dict[str, Contender]) -> None:
-    print("  | one run as | " + " | ".join(f"{name}: transactions, rows" for name in _DATABASES) + " | log (WAL) |")
-    for name, contender in contenders.items():
-        before = await _counters(cluster)
-        await time_calls(contender.run, at_once=_AT_ONCE, count=_RUNS)
-        after = await _counters(cluster)
-        each = {key: (after[key] - before[key]) / _RUNS for key in after}
-        cells = [f"{each[f'{base} commits']:.1f}, {each[f'{base} rows']:.1f}" for base in _DATABASES]
-        print(f"  | {name} | {' | '.join(cells)} | {each['log'] / 1000:.1f} kB |", flush=True)
-
-
-async def _counters(cluster: Cluster) -> dict[str, int]:
-    await asyncio.sleep(_COUNTED_AFTER)
-    answer = await cluster.database.sql(
-        "SELECT datname, xact_commit, tup_inserted + tup_updated + tup_deleted, pg_current_wal_lsn() - '0/0'::pg_lsn "
-        "FROM pg_stat_database WHERE datname IS NOT NULL"
-    )
-    counters: dict[str, int] = {}
-    for line in answer.splitlines():
-        base, commits, rows, log = line.split("|")
-        if base in _DATABASES:
-            counters |= {f"{base} commits": int(commits), f"{base} rows": int(rows), "log": int(log)}
-    return counters

@@ -5,10 +5,9 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from redrive import Redrive
 from redrive.starter.stack.temporal_server import find_temporal
 from tests.cluster import modules
-from tests.cluster.case import Case, Service, parks
+from tests.cluster.case import Case, Service, open_case, parks
 from tests.cluster.cluster import Cluster
 from tests.cluster.fleet import Fleet
 from tests.cluster.part import run_script
@@ -29,11 +28,10 @@ async def run_versioning(cluster: Cluster) -> list[str]:
             "REDRIVE_TASK_QUEUE": QUEUE,
             "REDRIVE_DEPLOYMENT": DEPLOYMENT,
         }
-        client = await cluster.client()
-        case = Case(Redrive(client, task_queue=QUEUE), client, cluster.database, service, tenant="versioning")
         fleet = Fleet(cluster, settings)
         try:
-            return await _releases(cluster, case, fleet)
+            async with open_case(cluster, service, task_queue=QUEUE, tenant="versioning") as case:
+                return await _releases(cluster, case, fleet)
         finally:
             await asyncio.gather(*(part.stop() for part in fleet.workers.values()))
 

@@ -230,6 +230,18 @@ async def _replayed(recorder: Recorder) -> None:
     await recorder.keep_ended("replayed", run_id)
 
 
+async def _last_step_replayed(recorder: Recorder) -> None:
+    """The dead letter of the last step: its outcome and the run's end are one report.
+
+    In `last_step_replayed`, which is older, they are two.
+    """
+    run_id = await recorder.park("last-step-replayed", "count-3")
+    recorder.mend()
+    await _accepted(recorder.command(Verb.REPLAY, run_id, step="count-3"))
+    await ended(recorder.redrive, run_id)
+    await recorder.keep_ended("last_step_replayed_together", run_id)
+
+
 async def _step_only(recorder: Recorder) -> None:
     run_id = await recorder.park("step-only", "count-2")
     recorder.mend()
@@ -441,16 +453,19 @@ async def _by_hand(recorder: Recorder) -> None:
 
 
 async def _fast(recorder: Recorder) -> None:
-    """Steps inside the workflow task: all of them, until one fails, for longer than a task, until one is dead."""
-    for name, pipeline in (("fast", "fast"), ("fast_healed", "fast-healing"), ("fast_and_long", "fast-dozing")):
-        run_id = await recorder.start(pipeline, name)
+    """Steps inside the workflow task: all of them, until one fails, for longer than a task, until one is dead.
+
+    `kept`: the worker keeps the run's end. The histories of runs that reported it by a local activity stay beside them.
+    """
+    for pipeline in ("fast", "fast-healing", "fast-dozing"):
+        run_id = await recorder.start(pipeline, pipeline)
         await recorder.redrive.result(run_id)
-        await recorder.keep(name, run_id)
+        await recorder.keep(f"{pipeline.replace('-', '_')}_kept", run_id)
     run_id = await recorder.park("fast-replayed", "count-2", pipeline="fast")
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
     await ended(recorder.redrive, run_id)
-    await recorder.keep("fast_replayed", run_id)
+    await recorder.keep("fast_replayed_kept", run_id)
 
 
 async def _fast_again(recorder: Recorder) -> None:
@@ -464,7 +479,7 @@ async def _fast_again(recorder: Recorder) -> None:
     await eventually(is_in_the_last_task)
     await handle.signal(RunSignal.REPORT)
     await ended(recorder.redrive, run_id)
-    await recorder.keep("fast_again", run_id)
+    await recorder.keep("fast_again_kept", run_id)
 
 
 async def _looked_after(recorder: Recorder) -> None:
@@ -480,6 +495,7 @@ SCENES: list[Scene] = [
     _canceled,
     _by_name,
     _replayed,
+    _last_step_replayed,
     _step_only,
     _sent_back,
     _resolved,

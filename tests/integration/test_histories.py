@@ -31,6 +31,8 @@ RUNS = {
     "continued_1",
     "continued_2",
     "replayed",
+    "last_step_replayed",
+    "last_step_replayed_together",
     "step_only_continued",
     "sent_back",
     "resolved",
@@ -45,6 +47,11 @@ RUNS = {
     "fast_and_long",
     "fast_replayed",
     "fast_again",
+    "fast_kept",
+    "fast_healing_kept",
+    "fast_dozing_kept",
+    "fast_replayed_kept",
+    "fast_again_kept",
 }
 LETTERS = {"queue", "queue_hands_over", "queue_continued_1", "queue_continued_2", "letter_commanded_when_closed"}
 OTHERS = {

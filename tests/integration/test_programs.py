@@ -6,11 +6,15 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from redrive import worker as worker_program
 from redrive.contracts import LABELS_ATTRIBUTE
+from redrive.settings import Settings
 from redrive.starter.stack.state import StackInfo
 from redrive.starter.stack.temporal_server import TemporalServer, find_temporal
 from tests.conftest import eventually
@@ -128,3 +132,30 @@ async def test_a_server_with_data_of_an_earlier_release_gets_what_it_lacks(tmp_p
         finally:
             process.terminate()
             await process.wait()
+
+
+async def test_worker_is_ready_though_temporal_is_too_busy_for_its_schedules(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash it has a thousand steps to make up for, and takes them: nobody has to give it up."""
+    ready = tmp_path / "ready"
+    is_asked, has_given_up = asyncio.Event(), asyncio.Event()
+
+    async def no_answer(*_: object) -> None:
+        is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_given_up.set()
+
+    monkeypatch.setattr(worker_program, "keep_schedules", no_answer)
+    monkeypatch.setattr(worker_program, "KEEP_TIMEOUT", timedelta(milliseconds=100))
+    chosen = settings.model_copy(update={"ready_file": ready, "modules": ("redrive.examples",)})
+    serving = asyncio.create_task(worker_program.serve(chosen))
+    try:
+        await eventually(partial(asyncio.to_thread, ready.exists))
+        assert is_asked.is_set()
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+    assert has_given_up.is_set()

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ class Gitea:
         if request.headers.get("authorization", "") not in {f"Bearer {self.token}", f"token {self.token}"}:
             return problem(401, "invalid username, password or token")
         routes: list[tuple[str, str, Callable[..., Found]]] = [
+            ("GET", r"/api/v1/user", lambda: (200, {"id": 1, "login": "root", "email": "root@example.com"})),
             ("GET", r"/api/v1/users/([^/]+)", self._user),
             ("POST", r"/api/v1/admin/users", lambda: self._create_user(given)),
             ("POST", r"/api/v1/admin/users/([^/]+)/repos", lambda owner: self._create_repository(owner, given)),
@@ -107,4 +108,5 @@ class Gitea:
 def _shown(path: str, content: bytes) -> dict[str, Any]:
     blob = b"blob %d\0" % len(content) + content
     sha = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
-    return {"name": path.rpartition("/")[2], "path": path, "sha": sha, "type": "file", "size": len(content)}
+    shown = {"name": path.rpartition("/")[2], "path": path, "sha": sha, "type": "file", "size": len(content)}
+    return shown | {"encoding": "base64", "content": b64encode(content).decode()}

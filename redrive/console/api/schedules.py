@@ -11,6 +11,7 @@ from redrive.console.api.bulk import OneTenant
 from redrive.console.app_state import AppState, TheAppState
 from redrive.console.authentication import Operator, Reader, Scope
 from redrive.contracts import NAME_PATTERN, Message
+from redrive.errors import InvalidInput
 from redrive.field_types import Moment
 from redrive.schedules import NewSchedule, Overlap, PipelineSchedules, ScheduleSummary, ScheduleView
 from redrive.store.audit import Action, put_schedule_entry
@@ -103,7 +104,11 @@ async def create(app_state: TheAppState, caller: Operator, tenant: OneTenant, wa
     facts = new.model_dump(mode="json", include={"pipeline", "labels", "cron", "every", "time_zone", "overlap"})
     named = Target(found, caller, tenant, new.name)
     await _note(app_state, named, Action.SCHEDULE_CREATE_REQUESTED, wanted, **facts)
-    await found.create(new)
+    try:
+        await found.create(new)
+    except InvalidInput as error:
+        await _note(app_state, named, Action.SCHEDULE_CREATE_REFUSED, wanted, error=str(error))
+        raise
     return await seen_schedule(app_state, caller, tenant, new.name)
 
 

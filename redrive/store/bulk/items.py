@@ -1,7 +1,7 @@
 """The items of a bulk operation: claimed, answered, settled. Each write can be repeated."""
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
@@ -34,6 +34,20 @@ _SENDING: Final = """
     WHERE tenant = $1 AND bulk_id = $2 AND status = 'SENDING' AND position <> ALL($3::integer[])
     ORDER BY position
 """
+# What the audit log has answered since: see `item_request_id`.
+_ANSWERED: Final = """
+    UPDATE bulk_items AS item SET updated_at = now(), cycle = (entry.before ->> 'cycle')::integer,
+        status = CASE entry.action
+            WHEN 'refused' THEN 'SKIPPED' WHEN 'replay_requested' THEN 'ACCEPTED' ELSE 'APPLIED'
+        END,
+        why = left(entry.after -> 'answer' ->> 'message', $3)
+    FROM audit_log AS entry
+    WHERE item.tenant = $1 AND item.bulk_id = $2 AND item.status = 'SENDING'
+        AND entry.tenant = item.tenant AND entry.dead_letter = item.letter_id
+        AND entry.request_id = $2 || ':' || left(encode(sha256(convert_to(item.letter_id, 'UTF8')), 'hex'), 16)
+        AND entry.action IN ('replay_requested', 'resolved', 'discarded', 'restarted', 'refused')
+    RETURNING item.position, item.status
+"""
 _SETTLE: Final = """
     UPDATE bulk_items AS item SET updated_at = now(),
         status = CASE WHEN letter.cycle = item.cycle AND letter.status = 'replayed' THEN 'APPLIED' ELSE 'FAILED' END,
@@ -55,11 +69,11 @@ _ACCEPTED: Final = """
         SELECT (before ->> 'cycle')::integer FROM audit_log
         WHERE tenant = $1 AND dead_letter = $6 AND request_id = $7
             AND action IN ('replay_requested', 'resolved', 'discarded', 'restarted', 'refused'))
-    WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING'
+    WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING' RETURNING position
 """
 _ENDED: Final = """
     UPDATE bulk_items SET status = $4, why = $5, updated_at = now()
-    WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING'
+    WHERE tenant = $1 AND bulk_id = $2 AND position = $3 AND status = 'SENDING' RETURNING position
 """
 _UNANSWERED: Final = """
     UPDATE bulk_items SET why = $4, updated_at = now(),
@@ -84,11 +98,25 @@ class SentItem(BaseModel):
         return LetterId(tenant=self.tenant, run_id=self.run_id, step=self.step)
 
 
-async def settle(pool: Pool, tenant: str, bulk_id: str) -> tuple[BulkProgress, list[ItemStatus]]:
-    """Record the outcomes that are known by now. Return the progress, and how the items settled just now ended."""
+class Settled(NamedTuple):
+    """What has become known of items: the progress, which ones were answered just now, and how those ended that did."""
+
+    progress: BulkProgress
+    answered: list[int]
+    ended: list[ItemStatus]
+
+
+async def settle(pool: Pool, tenant: str, bulk_id: str) -> Settled:
+    """Record the answers and outcomes that are known by now."""
     async with transaction(pool, tenant) as connection:
-        rows = await connection.fetch(_SETTLE, tenant, bulk_id, WHY_SHOWN)
-        return await progress(connection, tenant, bulk_id), [ItemStatus(row["status"]) for row in rows]
+        answers = await connection.fetch(_ANSWERED, tenant, bulk_id, WHY_SHOWN)
+        outcomes = await connection.fetch(_SETTLE, tenant, bulk_id, WHY_SHOWN)
+        statuses = [ItemStatus(row["status"]) for row in (*answers, *outcomes)]
+        return Settled(
+            await progress(connection, tenant, bulk_id),
+            [row["position"] for row in answers],
+            [status for status in statuses if status is not ItemStatus.ACCEPTED],
+        )
 
 
 async def claim(pool: Pool, tenant: str, bulk_id: str, *, room: int, known: set[int]) -> list[SentItem]:
@@ -103,17 +131,22 @@ async def claim(pool: Pool, tenant: str, bulk_id: str, *, room: int, known: set[
     return [SentItem(tenant=tenant, bulk_id=bulk_id, **dict(row)) for row in rows]
 
 
-async def put_accepted(pool: Pool, item: SentItem, status: ItemStatus, why: str) -> None:
-    """Record that the dead letter accepted the command: APPLIED at once, or ACCEPTED until the outcome is known."""
+async def put_accepted(pool: Pool, item: SentItem, status: ItemStatus, why: str) -> bool:
+    """Record that the dead letter accepted the command: APPLIED at once, or ACCEPTED until the outcome is known.
+
+    Return whether that is new.
+    """
     request_id = item_request_id(item.bulk_id, item.letter_id)
     async with transaction(pool, item.tenant) as connection:
-        await connection.execute(_ACCEPTED, *_key(item), status.value, clean(why), item.letter_id, request_id)
+        given = (*_key(item), status.value, clean(why), item.letter_id, request_id)
+        return await connection.fetchval(_ACCEPTED, *given) is not None
 
 
-async def put_skipped(pool: Pool, item: SentItem, why: str) -> None:
-    """Record that the dead letter refused the command."""
+async def put_skipped(pool: Pool, item: SentItem, why: str) -> bool:
+    """Record that the dead letter refused the command, and return whether that is new."""
     async with transaction(pool, item.tenant) as connection:
-        await connection.execute(_ENDED, *_key(item), ItemStatus.SKIPPED.value, clean(why)[:WHY_SHOWN])
+        given = (*_key(item), ItemStatus.SKIPPED.value, clean(why)[:WHY_SHOWN])
+        return await connection.fetchval(_ENDED, *given) is not None
 
 
 async def put_unanswered(pool: Pool, item: SentItem, why: str) -> bool:

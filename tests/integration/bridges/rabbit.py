@@ -7,6 +7,8 @@ import re
 import signal
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import aiormq
@@ -21,6 +23,8 @@ from redrive.starter.stack.rabbitmq import RabbitMQ, get_rabbitmq, node_name, pl
 from tests.conftest import eventually
 
 PERSISTENT = 2
+# On a machine that is full of other tests.
+START_TIMEOUT = timedelta(minutes=3)
 
 
 class RabbitServer:
@@ -131,7 +135,7 @@ async def rabbitmq_server(directory: Path, port: int | None = None) -> AsyncIter
         supervisor = Supervisor(directory)
         try:
             for program in server.children:
-                await supervisor.start(program)
+                await supervisor.start(replace(program, ready_timeout=START_TIMEOUT))
             yield RabbitServer(server, supervisor)
         finally:
             await supervisor.stop()

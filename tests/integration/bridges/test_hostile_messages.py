@@ -157,6 +157,7 @@ async def test_hostile_messages_are_filed_and_the_bridge_lives(
     assert "MAX_MESSAGE_BYTES" in large.error_reason
 
 
+@pytest.mark.long
 async def test_bridge_holds_no_more_bytes_than_it_may(
     command: CommandLine, rabbitmq: RabbitServer, names: Names, database: Database
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from redrive.starter.stack.programs import worker_environment
@@ -17,6 +18,7 @@ SHARE = 120
 PATIENCE = 240.0
 
 
+@pytest.mark.long
 async def test_killed_sweep_and_restarted_broker_lose_nothing(
     stack: StackInfo, rabbitmq: RabbitServer, temporal: Client, tmp_path: Path
 ) -> None:

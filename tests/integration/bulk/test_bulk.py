@@ -1,11 +1,16 @@
 """A bulk operation from its start to its end: what belongs to it, what becomes of each item, what is written down."""
 
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 
 from redrive import RunStatus
+from redrive.activities import bulk as bulk_activities
 from redrive.bulk import BulkStatus, ItemStatus
+from redrive.dead_letter_client import DeadLetters
 from redrive.dead_letters import LetterSelection, Verb
 from redrive.errors import BulkNotFound
 from tests.conftest import eventually
@@ -29,6 +34,36 @@ async def test_every_dead_letter_is_replayed_once_and_that_is_audited(case: Case
     assert all(entry["request_id"].startswith(f"{bulk.bulk_id}:") for entry in commands)
     own = [(entry["action"], entry["actor"]) for entry in entries if entry["request_id"] == bulk.bulk_id]
     assert own == [("bulk_started", "ada"), ("bulk_finished", "redrive")]
+
+
+async def test_runs_are_signalled_and_not_asked(case: Case) -> None:
+    """The audit log has the answers: a run gets one signal, and no update, which would cost it events of its own."""
+    await case.park(1, 2)
+    case.mend()
+    await case.until(await case.start(), BulkStatus.DONE)
+    for letter in case.runs.values():
+        history = await case.temporal.get_workflow_handle(letter.run_id).fetch_history()
+        kinds = Counter(event.event_type for event in history.events)
+        assert kinds[EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED] == 1
+        assert kinds[EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED] == 0
+
+
+async def test_a_command_without_an_answer_in_the_records_is_asked_for(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends when the signal arrives does not take it, and Temporal tells nobody."""
+
+    async def lost(*_: object) -> bool:
+        return True
+
+    await case.park(1, 2)
+    case.mend()
+    monkeypatch.setattr(DeadLetters, "tell", lost)
+    monkeypatch.setattr(bulk_activities, "ASK_AFTER", timedelta(milliseconds=200))
+    bulk = await case.start()
+    await case.until(bulk, BulkStatus.DONE)
+    assert await case.became(bulk) == {1: APPLIED, 2: APPLIED}
+    assert case.service.calls == {("charge", 1): 1, ("charge", 2): 1}
 
 
 async def test_what_fails_later_does_not_belong_to_it(case: Case) -> None:

@@ -1,20 +1,17 @@
 """The `redrive` command as a process: what is given to it and what it says."""
 
 import asyncio
-import functools
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.integration.cli.ready_commands import ReadyCommands
+from tests import ready_programs
 
 COMMAND = str(Path(sys.executable).with_name("redrive"))
-ROOT = Path(__file__).parents[3]
-_OURS = ("REDRIVE_", "TEMPORAL_", "DATABASE_URL")
+ROOT = ready_programs.ROOT
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class CommandLine:
         return await asyncio.create_subprocess_exec(
             *(program, *words),
             cwd=self.directory,
-            env=_inherited() | self.variables | variables,
+            env=ready_programs.outer_environment() | self.variables | variables,
             stdin=stdin,
             stdout=PIPE,
             stderr=PIPE,
@@ -59,15 +56,7 @@ class CommandLine:
 
     async def __call__(self, *words: str, stdin: str = "", **variables: str) -> Said:
         """Run a command to its end."""
-        environment = _inherited() | self.variables | variables
-        code, out, err = await _ready_commands().run(words, self.directory, environment, stdin.encode(), within=60)
+        environment = ready_programs.outer_environment() | self.variables | variables
+        command = ready_programs.ready(ready_programs.COMMAND)
+        code, out, err = await command.run(words, self.directory, environment, stdin.encode(), within=60)
         return Said(code, out.decode(), err.decode())
-
-
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)} | {"PYTHONPATH": str(ROOT)}
-
-
-@functools.cache
-def _ready_commands() -> ReadyCommands:
-    return ReadyCommands(ROOT, _inherited())

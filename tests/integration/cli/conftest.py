@@ -1,7 +1,5 @@
 """The `redrive` command against the session's servers and a real worker process."""
 
-import asyncio
-import contextlib
 import signal
 import uuid
 from collections.abc import AsyncIterator
@@ -15,6 +13,7 @@ from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually, owner_url
 from tests.integration.cli.command import CommandLine
 from tests.integration.cli.operator import Operator
+from tests.ready_programs import outer_environment, start_worker
 
 MODULES = "examples,tests.integration.cli.modules,tests.integration.cli.trip"
 
@@ -35,18 +34,16 @@ async def redrive(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) ->
         DATABASE_URL=stack.database_url.get_secret_value(),
         REDRIVE_OWNER_DATABASE_URL=owner_url(stack),
         REDRIVE_TASK_QUEUE=f"queue-{uuid.uuid4().hex[:12]}",
-        REDRIVE_READY_FILE=str(directory / "ready"),
     )
-    worker = await command.start("worker", "--modules", MODULES)
-    draining = asyncio.create_task(worker.communicate())
+    given = {"REDRIVE_MODULES": MODULES, "REDRIVE_READY_FILE": str(directory / "ready")}
+    worker = await start_worker(outer_environment() | command.variables | given, directory / "worker.log")
     try:
         await eventually(lambda: _exists(directory / "ready"))
         yield command
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            worker.send_signal(signal.SIGTERM)
-        await draining
-    assert worker.returncode == 0
+        worker.send_signal(signal.SIGTERM)
+        code = await worker.wait()
+    assert code == 0
 
 
 @pytest.fixture

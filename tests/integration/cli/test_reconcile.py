@@ -1,15 +1,24 @@
 """`redrive reconcile`: each store is damaged in turn, and the damage found, reported and mended."""
 
 import asyncio
+import json
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.client import ScheduleHandle
+from temporalio.testing import ActivityEnvironment
 
+from redrive.activities.alerts import AlertActivities
+from redrive.activities.maintenance import KeyActivities
 from redrive.dead_letters import LetterId
+from redrive.postgres.database import Database
+from redrive.redaction.redactor import Redactor
+from redrive.settings import AlertSettings
 from tests.conftest import eventually
 from tests.integration.cli.command import Said
 from tests.integration.cli.operator import WHY, Operator
+from tests.integration.dead_letters.sink import Sink
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +165,65 @@ async def test_the_workers_repair_by_themselves(operator: Operator, sweep: Sched
     await eventually(is_pending, within=60)
     operator.mend()
     assert (await operator.dlq("replay", letter, *WHY, "--yes", "--wait")).code == 0
+
+
+async def _lose_bulk(operator: Operator) -> str:
+    """Start a bulk operation of two dead letters, and lose its workflow after the first, as with Temporal itself."""
+    await operator.park()
+    await operator.park()
+    slow = ("--tenant", operator.tenant, "--rate", "0.01", *WHY, "--yes", "--detach", "--json")
+    bulk = str((await operator.command("bulk", "replay", *slow)).document["id"])
+
+    async def first_has_ended() -> bool:
+        return (await operator.redrive.bulk.get(bulk, tenant=operator.tenant)).progress.failed == 1
+
+    await eventually(first_has_ended)
+    await operator.temporal.get_workflow_handle(bulk).terminate("lost")
+    return bulk
+
+
+async def test_bulk_operation_whose_workflow_is_gone_is_ended_by_a_person(operator: Operator) -> None:
+    """Every command says what is true; `--repair` ends the operation, and its items say what became of them."""
+    bulk = await _lose_bulk(operator)
+    shown = await operator.command("bulk", "show", bulk)
+    assert "RUNNING" in shown.out
+    assert "its workflow is gone: nothing more is sent" in shown.err
+    stopped = await operator.command("bulk", "stop", bulk, *WHY)
+    assert "its workflow is gone; if its record is open, `redrive reconcile --repair` ends it" in stopped.sentence
+    found = await _reconcile(operator, "--json")
+    assert [(each["kind"], each["run_id"]) for each in found.document["problems"]] == [("bulk_gone", bulk)]
+    mended = await _reconcile(operator, "--repair", "--json")
+    assert (mended.code, mended.document["problems"][0]["repaired"]) == (0, True)
+    shown = await operator.command("bulk", "show", bulk)
+    assert "STOPPED" in shown.out
+    assert shown.err == ""
+    items = (await operator.command("bulk", "items", bulk, "--json")).document["items"]
+    assert sorted(item["status"] for item in items) == ["FAILED", "SKIPPED"]
+    assert (await operator.audit())[-1] == ("bulk_finished", "redrive")
+    assert (await _reconcile(operator)).code == 0
+
+
+async def test_the_workers_alert_on_what_only_a_person_can_decide(operator: Operator) -> None:
+    """Started again, the operation would continue. One alert in an hour; one that cannot be sent is sent later."""
+    bulk = await _lose_bulk(operator)
+    async with (
+        Sink(status=500) as sink,
+        httpx.AsyncClient() as http,
+        Database(operator.command.variables["DATABASE_URL"], max_size=2) as database,
+    ):
+        alerts = AlertActivities(http, AlertSettings(webhook_url=sink.url))
+        sweep = KeyActivities(operator.temporal, database, Redactor(), alerts)
+
+        async def told() -> list[Any]:
+            await ActivityEnvironment().run(sweep.expire_keys)
+            said = [json.loads(request.body) for request in sink.received]
+            sink.received.clear()
+            return [alert for alert in said if alert["letter"]["run_id"] == bulk]
+
+        (not_taken,) = await told()
+        sink.status = 204
+        assert await told() == [not_taken]
+        assert await told() == []
+    assert (not_taken["category"], not_taken["error_type"]) == ("stores_disagree", "bulk_gone")
+    assert not_taken["message"] == "the bulk operation is RUNNING, its workflow has ended or is gone"
+    assert (await operator.redrive.bulk.get(bulk, tenant=operator.tenant)).progress.pending == 1

@@ -41,6 +41,7 @@ async def test_a_schedule_from_its_creation_to_its_end(redrive: CommandLine) -> 
     trail = (await redrive("audit", "list", *of)).document
     assert "0 5 * * * Europe/Vienna" in shown.out
     assert run_id in shown.out
+    assert "allow-all" in shown.out
     assert "mission_id=42" in shown.out
     assert "0 5 * * * Europe/Vienna" in listed.out
     assert (gone.code, gone.sentence.endswith("[schedule_not_found]")) == (1, True)
@@ -87,6 +88,10 @@ async def test_a_wrong_schedule_is_refused_in_a_sentence(redrive: CommandLine) -
     assert "Mars/Olympus" in said["zone"].sentence
     assert "name: String should match pattern" in said["name"].sentence
     assert (await redrive("schedule", "show", "nightly", *end)).code == 1
+    trail = (await redrive("audit", "list", *end, "--json")).document
+    # Times and zone are Temporal's to judge: the log has that they were asked for, and that they were refused.
+    assert [entry["action"] for entry in trail] == ["schedule_create_refused", "schedule_create_requested"] * 2
+    assert "Mars/Olympus" in trail[0]["reason"]
 
 
 async def test_without_a_database_schedules_work_unaudited(redrive: CommandLine) -> None:

@@ -3,8 +3,11 @@
 With REDRIVE_TEST_GITEA="http://127.0.0.1:3000 <token of an administrator>" it also runs against that server.
 """
 
+import asyncio
 import uuid
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,10 +20,12 @@ from redrive.http import ServiceClient, new_http_client
 from redrive.settings import ServiceSettings
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.runs.samples import ended, run_until_settled
-from tests.unit.connectors.gitea_server import TOKEN, Found, GiteaServer
-from tests.unit.connectors.test_gitea import REAL
-from tests.unit.redrive.conftest import Received, Server
+from tests.services.relay import Relay
+from tests.unit.connectors.gitea_server import TOKEN, GiteaServer
+from tests.unit.connectors.test_gitea import NO_SERVER, REAL
+from tests.unit.redrive.conftest import Answer, Received, Server, reply
 
+WRONG = "0" * 40
 FILES = {"README.md": "# Ann's\n", "docs/plan.md": "1. Begin\n", "notes/ünï.txt": "✓\n"}
 
 
@@ -36,11 +41,22 @@ class Place:
         """The settings of a worker, with a token that may be broken."""
         return {"gitea": ServiceSettings(base_url=self.url, token=SecretStr(token or self.token))}
 
+    @asynccontextmanager
+    async def administrator(self) -> AsyncIterator[Gitea]:
+        """The server as an administrator sees it."""
+        async with new_http_client() as http:
+            yield Gitea(ServiceClient(http, base_url=self.url, token=SecretStr(self.token)))
+
+    async def content(self, path: str) -> bytes | None:
+        """What is in a file of the workspace."""
+        async with self.administrator() as gitea:
+            found = await gitea.file(self.payload["user"], self.payload["repository"], path)
+        return found.read() if found else None
+
     async def contents(self) -> dict[str, Any]:
         """What an administrator sees of the workspace."""
         user, repository = self.payload["user"], self.payload["repository"]
-        async with new_http_client() as http:
-            gitea = Gitea(ServiceClient(http, base_url=self.url, token=SecretStr(self.token)))
+        async with self.administrator() as gitea:
             return {
                 "user": await gitea.user(user) is not None,
                 "repository": await gitea.repository(user, repository) is not None,
@@ -52,20 +68,40 @@ NOTHING = {"user": False, "repository": False, "files": []}
 EVERYTHING = {"user": True, "repository": True, "files": sorted(FILES)}
 
 
+@dataclass
+class Front:
+    """What is between the worker and Gitea. It replaces the token of requests, or answers them with a status itself."""
+
+    backend: Answer
+    breaks: Callable[[Received], bool] = lambda _request: False
+    outage: Callable[[Received], int | None] = lambda _request: None
+
+    async def answer(self, request: Received, writer: asyncio.StreamWriter) -> None:
+        """Answer any request."""
+        status = self.outage(request)
+        if status is not None:
+            await reply(status)(request, writer)
+            return
+        broken = {"authorization": f"Bearer {WRONG}"} if self.breaks(request) else {}
+        await self.backend(replace(request, headers=request.headers | broken), writer)
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason=NO_SERVER))])
+async def front(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Front]:
+    """The server in memory, and a real one if there is one, behind the tests' own server."""
+    async with Relay.client() as http:
+        made = Front(Relay(REAL[0], http).answer if request.param == "real" else GiteaServer().answer)
+        server.otherwise = made.answer
+        yield made
+
+
 @pytest.fixture
-def fake(server: Server) -> GiteaServer:
-    """The server in memory."""
-    made = GiteaServer()
-    server.otherwise = made.answer
-    return made
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason="no server"))])
-def place(request: pytest.FixtureRequest, server: Server, fake: GiteaServer) -> Place:
-    """The server in memory, and a real one if there is one."""
+def place(request: pytest.FixtureRequest, server: Server, front: Front) -> Place:
+    """Where that server is, and a workspace that nobody has there."""
     name = f"t-{uuid.uuid4().hex[:10]}"
     payload = {"user": name, "email": f"{name}@example.com", "repository": "work", "files": FILES}
-    return Place(REAL[0], REAL[1], payload) if request.param == "real" else Place(server.url, TOKEN, payload)
+    token = REAL[1] if "real" in request.node.callspec.id else TOKEN
+    return Place(server.url, token, payload)
 
 
 def failed(view: RunView) -> tuple[str, Category, str]:
@@ -89,12 +125,12 @@ async def test_workspace_is_provisioned(worker: WorkerFactory, place: Place) -> 
 
 async def test_broken_token_is_told_and_leaves_nothing(worker: WorkerFactory, place: Place) -> None:
     """A refused token is one attempt and a dead letter; the second run, with the right token, completes."""
-    async with worker(services=place.services(token="0" * 40)) as running:
+    async with worker(services=place.services(token=WRONG)) as running:
         view = await run_until_settled(running.redrive, "provision-workspace", place.payload)
     step, category, message = failed(view)
     assert (view.status, step, category) == (RunStatus.DLQ_PENDING, "create-user", Category.PROVIDER_4XX)
     assert "answered 401" in message
-    assert "0" * 40 not in view.model_dump_json()
+    assert WRONG not in view.model_dump_json()
     assert await place.contents() == NOTHING
     async with worker(services=place.services()) as running:
         again = await run_until_settled(running.redrive, "provision-workspace", place.payload)
@@ -103,33 +139,22 @@ async def test_broken_token_is_told_and_leaves_nothing(worker: WorkerFactory, pl
 
 
 async def test_token_that_breaks_half_way_leaves_only_what_the_run_tells(
-    worker: WorkerFactory, server: Server, fake: GiteaServer
+    worker: WorkerFactory, place: Place, front: Front
 ) -> None:
     """What the parked run says is done is what is there; a second run and the replayed first one both complete."""
-    payload = {"user": "ann", "email": "ann@example.com", "repository": "work", "files": FILES}
-    place = Place(server.url, TOKEN, payload)
     outages = [503, 502]
-    is_broken = True
-
-    def before(request: Received) -> Found | None:
-        if "/contents/docs" in request.target and is_broken:
-            return 401, {"message": "invalid username, password or token"}
-        return (outages.pop(), {}) if outages and request.target.endswith("/repos") else None
-
-    fake.before = before
+    front.outage = lambda request: outages.pop() if outages and request.target.endswith("/repos") else None
+    front.breaks = lambda request: "/contents/docs" in request.target
     async with worker(services=place.services()) as running:
-        view = await run_until_settled(running.redrive, "provision-workspace", payload)
+        view = await run_until_settled(running.redrive, "provision-workspace", place.payload)
         assert view.status is RunStatus.DLQ_PENDING
         assert [attempt.category for attempt in view.steps[1].attempts] == [Category.PROVIDER_5XX] * 2
         assert failed(view)[:2] == ("add-files", Category.PROVIDER_4XX)
+        assert "answered 401" in failed(view)[2]
         assert [step.status.value for step in view.steps] == ["SUCCESS", "SUCCESS", "DLQ"]
-        assert {"users": set(fake.users), "repositories": set(fake.repositories), "files": len(fake.files)} == {
-            "users": {"ann"},
-            "repositories": {"ann/work"},
-            "files": 1,
-        }
-        is_broken = False
-        second = await run_until_settled(running.redrive, "provision-workspace", payload)
+        front.breaks = lambda _request: False
+        assert await place.contents() == {"user": True, "repository": True, "files": ["README.md"]}
+        second = await run_until_settled(running.redrive, "provision-workspace", place.payload)
         assert second.status is RunStatus.SUCCESS
         letter = LetterId(tenant=view.tenant, run_id=view.run_id, step="add-files")
 
@@ -140,18 +165,16 @@ async def test_token_that_breaks_half_way_leaves_only_what_the_run_tells(
         await eventually(accepted)
         first = await ended(running.redrive, view.run_id)
     assert first.status is RunStatus.SUCCESS
-    assert {path: fake.files["ann/work", "main", path].decode() for path in FILES} == FILES
-    assert (len(fake.users), len(fake.repositories), len(fake.files)) == (1, 1, 3)
+    assert await place.contents() == EVERYTHING
 
 
-async def test_workspace_that_differs_is_a_conflict(worker: WorkerFactory, fake: GiteaServer, server: Server) -> None:
+async def test_workspace_that_differs_is_a_conflict(worker: WorkerFactory, place: Place) -> None:
     """A file of another content is not overwritten: the dead letter says which."""
-    payload = {"user": "ann", "email": "ann@example.com", "repository": "work", "files": {"a.md": "one"}}
-    place = Place(server.url, TOKEN, payload)
     async with worker(services=place.services()) as running:
-        await run_until_settled(running.redrive, "provision-workspace", payload)
-        view = await run_until_settled(running.redrive, "provision-workspace", payload | {"files": {"a.md": "two"}})
+        await run_until_settled(running.redrive, "provision-workspace", place.payload | {"files": {"a.md": "one"}})
+        other = place.payload | {"files": {"a.md": "two"}}
+        view = await run_until_settled(running.redrive, "provision-workspace", other)
     step, category, message = failed(view)
     assert (step, category) == ("add-files", Category.CONFLICT)
-    assert "file 'a.md' of ann/work" in message
-    assert fake.files["ann/work", "main", "a.md"] == b"one"
+    assert f"file 'a.md' of {place.payload['user']}/work" in message
+    assert await place.content("a.md") == b"one"

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -137,3 +138,15 @@ async def test_a_row_is_named_by_a_beginning_of_its_id(shop: Shop, tenant: str, 
         unclear = await admin.get(f"{ROWS}/abcdef01")
         assert (unclear.status_code, "2 ids begin with it" in unclear.text) == (400, True)
         assert (await admin.get(f"{ROWS}/nonsense")).status_code == 404
+
+
+async def test_page_says_what_a_replay_does_without_a_run(shop: Shop, tenant: str, make_token: MakeToken) -> None:
+    """A row that did not fit has no run that could continue; one that waits for its time says until when."""
+    failed = await shop.enqueue(tenant, key="failed")
+    await shop.fail(failed)
+    later = await shop.enqueue(tenant, key="later", run_after=datetime.now(UTC) + timedelta(days=1))
+    async with client_of(shop.app, await make_token()) as admin:
+        page = (await admin.get(f"/events/outbox/{failed}", headers=BROWSER)).text
+        assert "It has no run yet: its start is tried again" in page
+        assert "Not before" not in page
+        assert "Not before" in (await admin.get(f"/events/outbox/{later}", headers=BROWSER)).text

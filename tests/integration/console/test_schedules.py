@@ -45,8 +45,15 @@ async def test_a_schedule_is_created_used_and_deleted(
     assert (await admin.post(f"{SCHEDULES}/nightly/resume", json=WHY)).status_code == 202
     assert (await admin.post(f"{SCHEDULES}/nightly/delete", json=WHY)).status_code == 202
     assert (await admin.get(f"{SCHEDULES}/nightly")).status_code == 404
-    actions = [row["action"] for row in await case.audit() if row["action"].startswith("schedule_")]
-    assert actions == [f"schedule_{verb}_requested" for verb in ("create", "trigger", "pause", "resume", "delete")]
+    refused = await admin.post(SCHEDULES, json=wanted | {"name": "wrong", "cron": ["noon"]})
+    assert (refused.status_code, "5-7 fields" in refused.text) == (400, True)
+    trail = [row for row in await case.audit() if row["action"].startswith("schedule_")]
+    verbs = ("create", "trigger", "pause", "resume", "delete", "create")
+    assert [row["action"] for row in trail] == [
+        *(f"schedule_{verb}_requested" for verb in verbs),
+        "schedule_create_refused",
+    ]
+    assert "5-7 fields" in str(trail[-1]["after"])
 
 
 async def test_a_list_that_is_cut_says_so(

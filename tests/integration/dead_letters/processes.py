@@ -1,11 +1,7 @@
 """Processes that tests stop, kill and start again: PostgreSQL and workers."""
 
-import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +10,7 @@ import psutil
 from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.state import StackInfo
 from tests.conftest import eventually
-
-ROOT = Path(__file__).parents[3]
+from tests.ready_programs import ROOT, Forked, start_worker
 
 
 @contextlib.contextmanager
@@ -52,15 +47,12 @@ class WorkerProcess:
             "PYTHONPATH": str(ROOT),
             **environment,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     async def start(self) -> None:
         """Start it, and wait until it takes work."""
         self._ready.unlink(missing_ok=True)
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: ASYNC220  # starting one takes no time
-                [sys.executable, str(ROOT / "worker.py")], cwd=ROOT, env=self._environment, stderr=output, stdout=output
-            )
+        self._process = await start_worker(self._environment, self.log)
 
         async def ready() -> bool:
             return self._ready.exists()
@@ -89,11 +81,11 @@ class WorkerProcess:
         await self._end(signal.SIGTERM)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._process and not self.is_dead:
-            os.kill(self._process.pid, number)
+        if self._process:
+            self._process.send_signal(number)
 
     async def _end(self, number: signal.Signals) -> None:
         self._send(number)
         if self._process:
-            await asyncio.to_thread(self._process.wait)
+            await self._process.wait()
             self._process = None

@@ -3,12 +3,14 @@
 import asyncio
 import uuid
 from collections import Counter
+from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowUpdateStage
+from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowUpdateInput, WorkflowUpdateStage
+from temporalio.service import RPCError, RPCStatusCode
 
-from redrive import RunStatus
+from redrive import Redrive, RunStatus
 from redrive.contracts import Update, Workflow
 from redrive.dead_letters import Reply, Verb
 from tests.conftest import eventually
@@ -27,6 +29,39 @@ async def test_more_operators_than_may_wait_are_all_answered(case: Case) -> None
     case.service.is_open.set()
     assert Counter(answer.accepted for answer in answers) == {True: 1, False: OPERATORS - 1}
     assert all(answer.message for answer in answers if not answer.accepted)
+    assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
+
+
+class Unlucky(Interceptor):
+    """Answers the first question as Temporal does when a workflow task fails while an update is on its way."""
+
+    asked = 0
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - Temporal's name
+        unlucky = self
+
+        class Calls(OutboundInterceptor):
+            async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:  # noqa: A002 - Temporal's name
+                unlucky.asked += 1
+                if unlucky.asked == 1:
+                    raise RPCError("unexpected workflow task failure", RPCStatusCode.FAILED_PRECONDITION, b"")
+                return await super().start_workflow_update(input)
+
+        return Calls(next)
+
+
+async def test_question_that_meets_a_failed_workflow_task_is_asked_again(case: Case) -> None:
+    """The command is in the run already: its sender gets the answer, not an error."""
+    await case.park("second")
+    case.mend()
+    unlucky = Unlucky()
+    config = case.temporal.config()
+    config["interceptors"] = [unlucky]
+    client = Client(**config)
+    letters = Redrive(client, task_queue=case.task_queue).dead_letters
+    answer = await letters.replay(case.letter("second"), requested_by="ada", reason="a test")
+    assert answer.accepted, answer
+    assert unlucky.asked == 2
     assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
 
 

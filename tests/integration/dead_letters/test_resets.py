@@ -1,6 +1,8 @@
 """Runs that were reset (`temporal workflow reset`) and records that were restored: the run's word counts."""
 
 import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -11,7 +13,7 @@ from redrive import RunStatus
 from redrive.dead_letters import LetterStatus, Verb
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.database import open_pool
-from redrive.reconcile import Kind, Reconciliation
+from redrive.reconcile import Kind, Problem, Reconciliation
 from redrive.redaction.redactor import Redactor
 from redrive.visibility import runs_query
 from tests.conftest import eventually
@@ -19,10 +21,20 @@ from tests.integration.dead_letters.lab import Case
 
 
 async def reset_to_the_first_park(case: Case) -> None:
-    """Take the run back to where it was first parked, before any command."""
+    """Take the run back to where it was first parked, before any command: it parks, and reports, again."""
+    await reset_before(case, None)
+
+
+async def reset_before(case: Case, signal: str | None) -> None:
+    """Take the run back to the workflow task before its first signal, or before its first one of a name."""
     description = await case.run.describe()
     events = [event async for event in case.run.fetch_history_events()]
-    first_signal = next(e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    first_signal = next(
+        event.event_id
+        for event in events
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+        and signal in {None, event.workflow_execution_signaled_event_attributes.signal_name}
+    )
     tasks = [e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     await case.temporal.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
@@ -56,28 +68,52 @@ async def test_command_to_a_run_that_was_reset_is_carried_out(case: Case) -> Non
     assert (await case.until_row(RunStatus.SUCCESS))["closed_at"] is not None
 
 
-async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case: Case) -> None:
-    """The replay ended well; then the run was reset to where it was parked: the record is pending again."""
+async def _ahead(case: Case, reset: Callable[[Case], Awaitable[None]]) -> None:
+    """Reset a run whose replay ended well to where it was parked: its record says that the step is done."""
     await case.park("second")
+    # A workflow task of its own, after the one that reported.
+    await case.run.signal(Verb.DISCARD, {"nonsense": True})
+    await case.refusals(1)
     case.mend("second")
     case.service.broken.add("third")
     assert (await case.command(Verb.REPLAY, request_id="before")).accepted
     await case.until_letter("second", LetterStatus.REPLAYED)
     await case.until_letter("third", LetterStatus.PENDING)
-    await reset_to_the_first_park(case)
+    await reset(case)
+
+
+async def test_run_that_was_reset_to_its_report_reports_again(case: Case) -> None:
+    """Its history is older, and its report newer: the record is pending again, without any repair."""
+    await _ahead(case, reset_to_the_first_park)
+    await case.until_letter("second", LetterStatus.PENDING)
+    await case.works_still()
+
+
+async def test_record_that_is_ahead_of_a_reset_run_is_repaired_by_its_word(case: Case) -> None:
+    """The run was reset to after its report: asked once, it reports again, and that counts."""
+    await _ahead(case, partial(reset_before, signal=Verb.REPLAY))
     pool = await open_pool(case.database_url)
     try:
 
-        async def is_repaired() -> bool:
+        async def found() -> list[Problem]:
+            # Temporal's list, which lags behind, may not have the run yet.
             ends = MissedEnds(case.temporal, pool, Redactor())
-            await Reconciliation(case.temporal, pool, ends, repair=True).run(case.tenant)
-            record = await case.record("second") or {}
-            return bool(record["status"] == LetterStatus.PENDING)
+            report = await Reconciliation(case.temporal, pool, ends, repair=True).run(case.tenant)
+            return [problem for problem in report.problems if problem.step == "second"]
 
-        await eventually(is_repaired)
+        problems = await eventually(found)
     finally:
         await pool.close()
+    assert [(problem.kind, problem.repaired) for problem in problems] == [(Kind.COMMAND_LOST, True)]
+    await case.until_letter("second", LetterStatus.PENDING)
     await case.works_still()
+
+
+async def test_command_to_a_run_whose_record_is_ahead_is_carried_out(case: Case) -> None:
+    """Nobody has repaired anything: the run tells its record where it is, then has the command recorded."""
+    await _ahead(case, partial(reset_before, signal=Verb.REPLAY))
+    await case.works_still()
+    await case.until_letter("second", LetterStatus.REPLAYED)
 
 
 async def _is_not_listed_as_parked(case: Case) -> bool:

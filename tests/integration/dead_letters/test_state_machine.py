@@ -1,4 +1,4 @@
-"""Commands in any order and twice, cancels, workers that are killed or frozen: a small model against all sources."""
+"""Commands in any order and twice, cancels, workers and a database that fail: a small model against all sources."""
 
 import asyncio
 import os
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from redrive import Redrive, Registry, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
+from redrive.contracts import Activity
 from redrive.dead_letters import Answer, LetterStatus, Mode, Verb
 from redrive.postgres.database import open_pool
 from redrive.settings import Settings
@@ -35,11 +36,11 @@ from tests.database import close_connections
 from tests.integration.dead_letters import outside
 from tests.integration.dead_letters.lab import Case, register, wording
 from tests.integration.dead_letters.outside import FiledService
-from tests.integration.dead_letters.processes import WorkerProcess
+from tests.integration.dead_letters.processes import WorkerProcess, stopped
 
 T = TypeVar("T")
-# What happens to a worker while it has the command in hand: seldom anything, because each time costs seconds.
-FAULTS = st.sampled_from([None, None, None, None, "kill", "freeze"])
+# What happens to a worker, or to the database, while it has the command in hand: seldom anything, as it costs seconds.
+FAULTS = st.sampled_from([None, None, None, None, "kill", "freeze", "database"])
 # A task that a killed worker had in hand is given to another after ten seconds, an attempt at a step after six.
 PATIENCE = 60.0
 
@@ -47,8 +48,9 @@ PATIENCE = 60.0
 class Background:
     """An event loop in a thread of its own, and two worker processes that can be killed."""
 
-    def __init__(self, chosen: Settings, workers: Sequence[WorkerProcess], folder: Path) -> None:
+    def __init__(self, chosen: Settings, workers: Sequence[WorkerProcess], folder: Path, database: int) -> None:
         self.settings = chosen
+        self.database = database
         self.folder = folder
         self.registry = Registry()
         register(self.registry)
@@ -203,7 +205,11 @@ class Orders(RuleBasedStateMachine):
         request_id = str(message["request_id"])
         if fault == "freeze":
             self.background.freeze_worker()
-        if to_run or fault:
+        if fault == "database":
+            with stopped(self.background.database):
+                self.background.run(self._signal(verb, message, to_run=True))
+                self.background.run(eventually(self._waits_for_the_database, within=PATIENCE))
+        elif to_run or fault:
             self.background.run(self._signal(verb, message, to_run=to_run))
             self.tries_lost += fault is not None
             if fault == "kill":
@@ -226,6 +232,11 @@ class Orders(RuleBasedStateMachine):
         if not self.letter_status.closed:
             self.letter_status = LetterStatus.DISCARDED
         self.run_status = RunStatus.CANCELED
+
+    async def _waits_for_the_database(self) -> bool:
+        """Tell whether the run has the command, and cannot have it recorded."""
+        pending = (await self.case.run.describe()).raw_description.pending_activities
+        return Activity.RECORD_COMMAND in {each.activity_type.name for each in pending}
 
     async def _signal(self, verb: Verb, message: dict[str, Any], *, to_run: bool) -> None:
         if to_run:
@@ -289,7 +300,7 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
         outside.FOLDER: str(tmp_path),
     }
     workers = [WorkerProcess(stack, tmp_path / name, **environment) for name in ("worker-1", "worker-2")]
-    Orders.background = background = Background(chosen, workers, tmp_path)
+    Orders.background = background = Background(chosen, workers, tmp_path, stack.children["postgres"])
     background.start()
     try:
         run_state_machine_as_test(

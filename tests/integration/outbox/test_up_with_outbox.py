@@ -58,6 +58,7 @@ def _url(up: Up) -> str:
     return told.stdout.strip()
 
 
+@pytest.mark.long
 async def test_page_is_true(up: Up) -> None:
     """The SQL and the Python of the page make rows, `up` makes runs of them, and the commands list both."""
     transaction, replay = blocks("sql")

@@ -223,6 +223,7 @@ async def test_the_tenant_comes_from_the_workflow(new_project: ProjectFactory, s
         await handle.terminate()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Cannot find activity to cancel")
 async def test_many_parked_workflows_need_no_place_in_the_cache(new_project: ProjectFactory) -> None:
     """A worker that keeps two workflows in memory serves fifty parked ones."""

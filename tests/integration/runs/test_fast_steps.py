@@ -91,7 +91,7 @@ async def counted(running: Running, run_id: str) -> Counter[str]:
 async def test_fast_steps_and_the_end_are_one_workflow_task(
     *, worker: WorkerFactory, registry: Registry, temporal: Client, by_name: bool
 ) -> None:
-    """Three fast steps cost nine events, and one more if the run has to find its steps; each shows its name."""
+    """Three fast steps cost eight events, and one more if the run has to find its steps; each shows its name."""
     add_counters(registry, True, True, True)
     async with worker() as running:
         caller = Redrive(temporal, task_queue=running.settings.task_queue, registry=Registry() if by_name else registry)
@@ -105,7 +105,7 @@ async def test_fast_steps_and_the_end_are_one_workflow_task(
         "WORKFLOW_TASK_SCHEDULED": 1,
         "WORKFLOW_TASK_STARTED": 1,
         "WORKFLOW_TASK_COMPLETED": 1,
-        "MARKER_RECORDED": 4 + by_name,
+        "MARKER_RECORDED": 3 + by_name,
         "WORKFLOW_EXECUTION_COMPLETED": 1,
     }
     summaries = [event.user_metadata.summary.data for event in found if event.HasField("user_metadata")]

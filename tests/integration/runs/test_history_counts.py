@@ -25,7 +25,7 @@ async def cheapest(running: Running, pipeline: str) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(
     ("steps", "fast", "expected"),
-    [(1, False, (2, 12, 3)), (3, False, (4, 24, 5)), (1, True, (1, 7, 2)), (3, True, (1, 9, 2))],
+    [(1, False, (2, 12, 3)), (3, False, (4, 24, 5)), (1, True, (1, 6, 2)), (3, True, (1, 8, 2))],
 )
 async def test_a_run_that_succeeds_costs_no_more_than_this(
     *, worker: WorkerFactory, registry: Registry, steps: int, fast: bool, expected: tuple[int, int, int]

@@ -33,6 +33,7 @@ def add_steps(registry: Registry, count: int, size: int) -> list[Module[Source, 
     return [add(number) for number in range(1, count + 1)]
 
 
+@pytest.mark.long
 async def test_a_run_of_two_hundred_steps_is_allowed(worker: WorkerFactory, registry: Registry) -> None:
     """The largest pipeline there may be runs to its end."""
     Pipeline("p", *add_steps(registry, STEP_LIMIT, 1), registry=registry)

@@ -220,7 +220,7 @@ async def test_the_timeout_of_an_attempt_really_stops_the_call(worker: WorkerFac
     async with worker() as running:
         view = await run_until_settled(running.redrive, "p")
     assert len(hanging.lasted) == 2
-    assert all(0.2 <= lasted < 20 for lasted in hanging.lasted)
+    assert all(lasted < 20 for lasted in hanging.lasted)
     failure = view.steps[0].failure
     assert failure is not None
     assert failure.category is Category.TIMEOUT

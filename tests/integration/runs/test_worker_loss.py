@@ -1,9 +1,7 @@
 """A worker process that is killed in the middle of a step."""
 
-import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,12 +10,11 @@ from temporalio.client import Client
 from redrive import Category, Redrive, Registry, RunStatus
 from redrive.settings import Settings
 from tests.conftest import eventually
-
-ROOT = Path(__file__).parents[3]
+from tests.ready_programs import Forked, start_worker
 
 
 @contextlib.asynccontextmanager
-async def worker_process(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker_process(settings: Settings) -> AsyncIterator[Forked]:
     """Run worker.py as a process of its own."""
     assert settings.database_url
     chosen = {
@@ -27,12 +24,11 @@ async def worker_process(settings: Settings) -> AsyncIterator[asyncio.subprocess
         "REDRIVE_MODULES": "tests.integration.runs.sleepers",
         "REDRIVE_LOG_LEVEL": "error",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "worker.py", cwd=ROOT, env={**os.environ, **chosen})
+    process = await start_worker({**os.environ, **chosen}, Path(os.devnull))
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
         await process.wait()
 
 

@@ -20,6 +20,7 @@ from tests.unit.connectors.gitea_server import TOKEN, Found, GiteaServer
 from tests.unit.redrive.conftest import Received, Server, reply
 
 REAL = os.environ.get("REDRIVE_TEST_GITEA", "").split()
+NO_SERVER = "no server: `make real-services` builds Gitea and runs this"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def fake(server: Server) -> GiteaServer:
     return made
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason="no server"))])
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason=NO_SERVER))])
 def stage(request: pytest.FixtureRequest, client: ClientFactory, fake: GiteaServer) -> Stage:
     """A client of the server in memory, and of a real one if there is one."""
     service = client(token=SecretStr(TOKEN))
@@ -155,6 +156,15 @@ async def test_refused_token_is_terminal(stage: Stage, fake: GiteaServer, client
         await wrong.create_user(stage.name, stage.email)
     assert (caught.value.category, caught.value.status) == (Category.PROVIDER_4XX, 401)
     assert await stage.gitea.user(stage.name) is None
+
+
+async def test_probe_notices_a_wrong_token(stage: Stage, client: ClientFactory) -> None:
+    """A server that is healthy cannot be used with a token that it refuses: that is an error of the set-up."""
+    assert (await stage.gitea.probe()).http_status == 200
+    wrong = Gitea(client(base_url=stage.gitea.service.base_url, token=SecretStr("0" * 40)))
+    with pytest.raises(Terminal, match="answered 401") as caught:
+        await wrong.probe()
+    assert caught.value.category is Category.MISSING_CONFIG
 
 
 async def test_what_is_there_already_is_no_failure_in_the_log(stage: Stage, logged: LogCapture) -> None:

@@ -22,6 +22,7 @@ from tests.unit.connectors.opencode_server import PASSWORD, Found, OpenCodeServe
 from tests.unit.redrive.conftest import Received, Server, reply
 
 REAL = os.environ.get("REDRIVE_TEST_OPENCODE", "").split()
+NO_SERVER = "no server: `make real-services` installs OpenCode and runs this"
 SHORT = timedelta(seconds=0.4)
 
 
@@ -47,7 +48,7 @@ class Stage:
     title: str
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason="no server"))])
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.skipif(not REAL, reason=NO_SERVER))])
 def stage(request: pytest.FixtureRequest, opencode: OpenCode, client: ClientFactory) -> Stage:
     """A client of the server in memory, and of a real one if there is one."""
     if request.param == "real":

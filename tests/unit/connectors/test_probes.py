@@ -13,7 +13,7 @@ from redrive.connectors.opencode import OpenCode
 from redrive.connectors.probes import probe
 from redrive.errors import Terminal
 from tests.unit.connectors.conftest import ClientFactory
-from tests.unit.connectors.gitea_server import GiteaServer
+from tests.unit.connectors.gitea_server import TOKEN, GiteaServer
 from tests.unit.connectors.opencode_server import PASSWORD, OpenCodeServer
 from tests.unit.redrive.conftest import Answer, Server, hang, reply, reset
 
@@ -84,7 +84,10 @@ async def test_unknown_service_is_an_error(client: ClientFactory) -> None:
 async def test_connectors_know_where_to_ask(client: ClientFactory, server: Server) -> None:
     """Each connector asks its service's own health endpoint, and signs in as it has to."""
     server.otherwise = GiteaServer().answer
-    assert (await Gitea(client()).probe()).status == "available"
+    assert (await Gitea(client(token=SecretStr(TOKEN))).probe()).status == "available"
+    assert (await Gitea(client(token=None)).probe()).status == "available"
+    with pytest.raises(Terminal, match="answered 401"):
+        await Gitea(client()).probe()
     server.otherwise = OpenCodeServer().answer
     assert (await OpenCode(client(token=SecretStr(PASSWORD))).probe()).status == "available"
     with pytest.raises(Terminal, match="answered 401"):

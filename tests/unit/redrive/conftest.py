@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,9 +106,9 @@ async def reset(_request: Received, writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    """A server that lives for one test."""
+@asynccontextmanager
+async def listening() -> AsyncIterator[Server]:
+    """Serve for the length of a block."""
     double = Server()
     tasks: set[asyncio.Task[None]] = set()
 
@@ -127,6 +127,13 @@ async def server() -> AsyncIterator[Server]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server that lives for one test."""
+    async with listening() as double:
+        yield double
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Log lines as they come out on stderr."""
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 import structlog
 from temporalio.exceptions import ApplicationError
@@ -172,6 +174,28 @@ def test_failure_that_a_canceled_workflow_did_not_read_is_one_line_without_a_tra
     assert (unread.getMessage(), unread.exc_info) == ("task.abandoned", None)
     assert failed.exc_info
     assert own.exc_info
+
+
+async def test_canceled_connection_attempt_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncpg leaves an error that nobody reads, if it is canceled before PostgreSQL was asked for TLS."""
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for turns in range(1, 9):
+            attempt = asyncio.ensure_future(asyncpg.connect(host="127.0.0.1", port=port, user="a", password="b"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            attempt.cancel()
+            await asyncio.wait([attempt])
+            attempt.cancelled() or attempt.exception()
+        await asyncio.sleep(0)
+        gc.collect()
+    left = [record for record in caplog.records if "connection_lost" in str(record.exc_info)]
+    assert left
+    assert [record for record in left if Outages().filter(record)] == []
 
 
 def test_outage_that_every_run_meets_is_one_line_with_a_count(lines: Lines) -> None:

@@ -130,6 +130,14 @@ def test_category_has_its_own_curve_and_budget() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_policy_that_could_be_given(name: str) -> None:
+    """It is made without validation, and no different from one that was validated."""
+    policy = PRESETS[name]
+    assert RetryPolicy.model_validate_json(policy.model_dump_json()) == policy
+    assert RetryPolicy(**{field: getattr(policy, field) for field in policy.model_fields_set}) == policy
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_first_try_counts(name: str) -> None:
     """A budget of n means n tries: after the n-th there is none."""
     policy = PRESETS[name]

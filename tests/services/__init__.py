@@ -1,0 +1,1 @@
+"""Real servers of services that connectors call, and tests against them: `make real-services`."""

@@ -26,9 +26,10 @@ from redrive.errors import StackError
 from redrive.postgres.database import connect
 from redrive.settings import Settings
 from redrive.starter.stack.children import ChildState
+from redrive.starter.stack.placement import sheltered
 from redrive.starter.stack.ports import LOOPBACK, Ports
 from redrive.starter.stack.stack import Stack, wipe
-from redrive.starter.stack.state import find_running
+from redrive.starter.stack.state import StateDirectory, find_running
 from tests.conftest import eventually, owner_url
 
 OWNER = """
@@ -291,5 +292,8 @@ async def test_root_below_a_closed_directory_uses_the_shelter(state_dir: Path, n
             await wipe(copy)
     async with _stack(state_dir / "inner", shelter=shelter) as stack:
         assert await _sql(stack, "SELECT answer FROM kept") == 42
+    data = sheltered(StateDirectory(state_dir / "inner"))
+    assert data
+    assert data.parent == shelter
     await wipe(state_dir / "inner")
-    assert not any(shelter.iterdir())
+    assert not data.exists()

@@ -49,7 +49,7 @@ async def ask(page: Page) -> str:
     await page.locator(".groups > li").get_by_role("link", name="Replay all").click()
     await expect(page.locator(".planned")).to_contain_text("waits for another admin")
     await page.get_by_label("Reason").fill("the provider is back")
-    await page.get_by_role("button", name="Replay").click()
+    await page.get_by_role("button", name="Ask for approval").click()
     await expect(page.locator("h1")).to_have_text("Replay 2 dead letters")
     await expect(page.locator(".title .status")).to_have_text("waits")
     return page.url

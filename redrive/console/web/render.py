@@ -83,9 +83,16 @@ def when(moment: datetime | None) -> Markup:
     if moment is None:
         return Markup("")
     exact = moment.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), ago(moment)
-    )
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact.isoformat(), _exact(exact), ago(moment))
+
+
+def moment(written: str) -> str:
+    """Return a moment that was written as JSON."""
+    return _exact(datetime.fromisoformat(written).astimezone(UTC))
+
+
+def _exact(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def count(number: int) -> str:
@@ -198,6 +205,7 @@ templates.filters |= {
     "short": short,
     "step_name": step_name,
     "span": span,
+    "moment": moment,
     "when": when,
 }
 

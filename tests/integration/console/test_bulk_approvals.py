@@ -151,6 +151,16 @@ async def test_what_an_edit_puts_in_is_redacted_and_for_those_who_see_payloads(
     assert (await ann.post(BULK, json=start)).status_code == 202
 
 
+async def test_page_of_a_plan_names_its_options_as_the_form_does(ann: httpx.AsyncClient, case: Case) -> None:
+    """How far and since when are words and a time that a person reads."""
+    await case.park("second")
+    start = await planned(ann, selection={"since": "2026-01-02T03:04:05+01:00"})
+    await refused_start(ann, start)
+    page = (await ann.get(f"/bulk/approvals/{start['plan_hash']}")).text
+    facts = ("<dt>How far</dt><dd>and go on</dd>", "<dt>Since</dt><dd>2026-01-02 02:04:05 UTC</dd>")
+    assert [fact for fact in facts if fact not in page] == []
+
+
 @pytest.fixture
 async def lenient_worker(console_settings: Settings, case: Case) -> AsyncIterator[Settings]:
     """A worker of the test's own whose settings do not ask for approvals."""

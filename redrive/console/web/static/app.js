@@ -204,7 +204,11 @@ setInterval(() => {
 body.addEventListener("htmx:configRequest", (event) => (event.detail.headers["X-CSRF-Token"] = csrf));
 body.addEventListener("htmx:afterSettle", (event) => {
   const planned = event.target.closest(".planned");
-  if (planned) find("[type=submit]", planned.closest("form")).disabled = Boolean(find("[data-unreadable]", planned));
+  if (!planned) return;
+  const button = find("[type=submit]", planned.closest("form"));
+  button.disabled = Boolean(find("[data-unreadable]", planned));
+  button.dataset.doing ??= button.textContent;
+  button.textContent = find("[data-asks]", planned) ? button.dataset.asking : button.dataset.doing;
 });
 body.addEventListener("htmx:responseError", (event) => {
   const form = event.detail.elt.closest?.("form[data-planned]");

@@ -76,9 +76,10 @@ LabelValue = Annotated[str, StringConstraints(pattern=f"^{_LABEL_VALUE}$"), Afte
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=LABEL_LIMIT)]
 """What a caller says of a run, by name: it is on every log line, span and dead letter of the run."""
 
-LabelFilter = Annotated[
-    str, StringConstraints(pattern=f"^{_LABEL}(,{_LABEL}){{0,{LABEL_LIMIT - 1}}}$"), AfterValidator(_written)
-]
+# Compiled by Python, in a third of a millisecond: pydantic's own engine takes 25, whoever imports it. There, `$` alone
+# would let a newline pass at the end.
+_LABEL_FILTER: Final = re.compile(rf"^{_LABEL}(,{_LABEL}){{0,{LABEL_LIMIT - 1}}}(?!\n)$")
+LabelFilter = Annotated[str, StringConstraints(pattern=_LABEL_FILTER), AfterValidator(_written)]
 """Labels that something has to have, all of them: `mission_id=42,stage_id=2`."""
 
 

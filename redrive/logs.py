@@ -3,23 +3,22 @@
 Log events are named `step.failed`, facts are keys, and a fact has the same key everywhere: FIELDS lists them. Lasting
 facts are bound once, with `structlog.contextvars` or `log.bind`, so that one id finds all lines of a run. The standard
 library's loggers (temporalio, asyncio, httpx) are printed in the same form.
+
+How lines are printed is in `log_lines.py`. It is imported, and structlog with it, at the first line: most commands
+print none.
 """
 
-import asyncio
+import functools
 import logging
-import sys
-import time
-from collections.abc import Callable
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+if TYPE_CHECKING:
+    import structlog
 
-from redrive.contracts import Activity
-from redrive.redaction.redactor import Redactor
-from redrive.tracing import is_on, trace_id
+    from redrive.redaction.redactor import Redactor
 
-Log = structlog.stdlib.BoundLogger
+Log: TypeAlias = "structlog.stdlib.BoundLogger"
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "pretty"]
 
@@ -64,202 +63,69 @@ FIELDS: Final = {
 }
 """Every field a log line may have, with its meaning: the source of the table in the documentation."""
 
-# They log each request or poll, which `service.called` covers, each attempt to reach a trace collector, and (the
-# SDK, when debugging) whole inputs.
-_CHATTY: Final = {
-    "httpx": logging.WARNING,
-    "httpcore": logging.WARNING,
-    "urllib3": logging.WARNING,
-    "asyncio": logging.INFO,
-    "temporalio": logging.INFO,
-    "opentelemetry.exporter": logging.ERROR,
-}
-_LONGEST: Final = 16 * 1024
-# Temporal adds these to a record; other extras may be payloads.
-_EXTRAS: Final = frozenset(FIELDS) | {"temporal_activity", "temporal_workflow"}
-# Error text is untrusted: without this it could move a terminal's cursor.
-_CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+class _Logger:
+    """The logger of a module, made at its first line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @functools.cached_property
+    def _log(self) -> Log:
+        import structlog  # noqa: PLC0415
+
+        _FirstLine.arrived()
+        log: Log = structlog.stdlib.get_logger(self._name)
+        return log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
-# Made by us, or checked against a narrow pattern before a run starts: no secret fits, and every line has them.
-_PLAIN: Final = frozenset(
-    {"timestamp", "level", "logger", "trace_id", "tenant_id", "run_id", "pipeline", "module_id", "step"}
-)
+class _FirstLine(logging.Handler):
+    """Has logging configured when a line arrives, and hands it on."""
 
-
-# Their errors tell of an outage, or were raised on purpose. Any other one is a bug, and keeps its traceback.
-_HANDLED: Final = ("asyncpg", "redrive", "temporalio")
-OUTAGE_INTERVAL: Final = 30.0
-
-
-# Who logs errors that are handled, and the log event that tells of them: an activity is tried again, the pool connects
-# again, and of a workflow whose worker was interrupted another worker continues.
-_TELLERS: Final = {
-    "temporalio.activity": "activity.failed",
-    "asyncpg": "database.connection_failed",
-    "asyncio": "task.abandoned",
-}
-# Of a workflow: an activity failed in the very moment in which the workflow was canceled, which counts.
-_UNREAD: Final = "Future exception was never retrieved"
-# What asyncpg leaves of a connection attempt that was canceled between the connection and the question for TLS.
-_CANCELED_ATTEMPT: Final = "unexpected connection_lost() call"
-# Ours that every run, command or page would repeat while the database is down.
-_OUTAGE_EVENTS: Final = frozenset(
-    {
-        "dead_letter.not_written",
-        "dead_letter.outcome_not_written",
-        "run.row_not_written",
-        "console.database_failed",
-    }
-)
-
-
-class Outages(logging.Filter):
-    """Let a failure that is handled through once for each cause and interval, without a traceback.
-
-    It is tried again, so an outage of the database would fill the log with the same lines.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, level: Level, fmt: Format) -> None:
         super().__init__()
-        self._clock = clock
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._how = level, fmt
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is printed."""
-        if isinstance(record.msg, dict):
-            return self._filter_own(record.msg)
-        error = record.exc_info[1] if record.exc_info else None
-        event = _teller(record)
-        if event is None or error is None or not _is_handled(error):
-            return True
-        if str(error) == _CANCELED_ATTEMPT:
-            return False
-        kind = str(getattr(record, "temporal_activity", {}).get("activity_type", event))
-        # `step.failed` and `step.exhausted` tell of a step.
-        count = self._count(event, f"{kind} {type(error).__name__}") if kind != Activity.RUN_STEP else None
-        if count is None:
-            return False
-        record.msg, record.args, record.exc_info, record.exc_text = event, (), None, None
-        record.operation, record.error_type, record.error = kind, type(error).__name__, str(error)
-        record.count = count
-        return True
-
-    def _filter_own(self, line: dict[str, Any]) -> bool:
-        """Tell whether one of our own lines is printed."""
-        if line.get("event") not in _OUTAGE_EVENTS:
-            return True
-        count = self._count(str(line["event"]), str(line.get("error_type")))
-        line["count"] = count
-        return count is not None
-
-    def _count(self, kind: str, cause: str) -> int | None:
-        """Return how often it happened since its last line; None if that was just now."""
-        told_at, suppressed = self._told.get((kind, cause), (-OUTAGE_INTERVAL, 0))
-        now = self._clock()
-        if now - told_at < OUTAGE_INTERVAL:
-            self._told[kind, cause] = (told_at, suppressed + 1)
-            return None
-        self._told[kind, cause] = (now, 0)
-        return suppressed + 1
-
-
-def _teller(record: logging.LogRecord) -> str | None:
-    """Return the log event for a failure that is handled; None if the record tells of something else."""
-    if str(record.msg).startswith(_UNREAD):
-        return _TELLERS["asyncio"]
-    return _TELLERS.get(record.name) or _TELLERS.get(record.name.partition(".")[0])
-
-
-def _is_handled(error: BaseException) -> bool:
-    # An activity is canceled when its time is up, or its worker stops.
-    return (
-        isinstance(error, OSError | TimeoutError | asyncio.CancelledError)
-        or type(error).__module__.split(".")[0] in _HANDLED
-    )
-
-
-class _Handler(logging.StreamHandler[Any]):
-    """Write to the current stderr: a live table replaces it to keep lines out of its way."""
+    @staticmethod
+    def arrived() -> None:
+        """Configure logging, if it was put off until now."""
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, _FirstLine):
+                configure_logging(*handler._how)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        self.arrived()
+        logger = logging.getLogger(record.name)
+        # By now, a library that says too much may have another level.
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
 
 
 def get_logger(name: str) -> Log:
     """Return the logger of a module. It follows configure_logging whenever that is called."""
-    log: Log = structlog.stdlib.get_logger(name)
-    return log
+    return cast("Log", _Logger(name))
 
 
-def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: Redactor | None = None) -> None:
+def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: "Redactor | None" = None) -> None:
     """Send all log lines of this process to stderr. Call it once, in an entry point."""
-    pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        *([_add_trace_id] if is_on() else []),
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-    ]
-    _configure_structlog(shared)
-    _configure_stdlib(level, shared, _rendering(pretty, redactor or Redactor()))
+    from redrive.log_lines import send_to_stderr  # noqa: PLC0415
 
-
-def _configure_structlog(shared: list[Processor]) -> None:
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        wrapper_class=Log,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
-
-
-def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Processor]) -> None:
-    handler = _Handler(sys.stderr)
-    handler.addFilter(Outages())
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=_EXTRAS)],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
-        )
-    )
     root = logging.getLogger()
-    root.handlers = [other for other in root.handlers if not isinstance(other, _Handler)]
-    root.addHandler(handler)
+    root.handlers = [other for other in root.handlers if not isinstance(other, _FirstLine)]
+    send_to_stderr(level, fmt, redactor)
+
+
+def configure_logging_late(level: Level, fmt: Format = "auto") -> None:
+    """Configure logging at the first line, if one is logged at all."""
+    root = logging.getLogger()
+    root.addHandler(_FirstLine(level, fmt))
     root.setLevel(level.upper())
-    for name, quietest in _CHATTY.items():
-        logging.getLogger(name).setLevel(max(quietest, root.level))
 
 
-def _add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    found = trace_id()
-    return event if found is None else {**event, "trace_id": found}
-
-
-def _rendering(pretty: bool, redactor: Redactor) -> list[Processor]:
-    def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        plain = {name: event[name] for name in event if name in _PLAIN}
-        told = {name: _cut(event[name], redactor) for name in event if name not in _PLAIN}
-        redacted: EventDict = redactor.value(told)
-        return {**redacted, **plain}
-
-    if not pretty:
-        return [redact, structlog.processors.JSONRenderer()]
-    # Its own exception formatter would print local variables, including secrets.
-    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    return [redact, _say_once, _escape_control, console]
-
-
-def said_once(event: EventDict) -> EventDict:
+def said_once(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line for people: without what another of its fields says, or what has no value."""
     run_id = event.get("run_id")
     said = {"request_id": "correlation_id", "correlation_id": "run_id", "module_id": "step"}
@@ -270,18 +136,3 @@ def said_once(event: EventDict) -> EventDict:
         and (name not in said or value not in (event.get(said[name]), run_id))
         and not (name in ("idempotency_key", "dlq_id") and run_id and str(run_id) in str(value))
     }
-
-
-def _say_once(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return said_once(event)
-
-
-def _cut(value: Any, redactor: Redactor) -> Any:
-    """Return the beginning of a long text: a foreign logger may log a whole payload."""
-    if not isinstance(value, str) or len(value) <= _LONGEST:
-        return value
-    return f"{redactor.beginning(value, _LONGEST)}… ({len(value)} characters)"
-
-
-def _escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {key: value.translate(_CONTROL) if isinstance(value, str) else value for key, value in event.items()}

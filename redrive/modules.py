@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar, get_type_hints, overload
 
-import structlog
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError
 from pydantic_core import to_json
 from temporalio.workflow import unsafe
@@ -42,7 +41,9 @@ from redrive.step_types import StepTypes, misfits
 from redrive.threads import run_in_thread, wait
 
 if TYPE_CHECKING:
-    # The HTTP client is only loaded where modules run: callers do not need it.
+    # Only loaded where modules run: callers do not need them.
+    import structlog
+
     from redrive.http import ServiceClient
 
 In = TypeVar("In", bound=BaseModel)
@@ -90,7 +91,7 @@ class ModuleContext:
     correlation_id: str
     user_id: str | None
     deadline: datetime
-    log: structlog.stdlib.BoundLogger
+    log: "structlog.stdlib.BoundLogger"
     http: "ServiceClient"
     heartbeat: Callable[[], None]
     version: int = 0

@@ -38,7 +38,7 @@ async def with_retry(
     policy: RetryPolicy = SERVICE_CALL,
     key: str | None = None,
     classify: Classifier = classify,
-    log: Log | None = None,
+    log: "Log | None" = None,
 ) -> T:
     """Call `fn` until it succeeds or the policy gives up, then raise its last error unchanged.
 

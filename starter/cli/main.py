@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
+from redrive.logs import configure_logging_late
 from redrive.places import ENV_FILE
 from redrive.processes.process_exit import leave
 from redrive.starter.cli.errors import RunParked, WrongUsage
 from redrive.starter.cli.terminal import errors
-from redrive.tracing import is_on, start_tracing
+from redrive.tracing import start_tracing
 
 HELP = """Module runs on Temporal that are never lost.
 
@@ -30,8 +31,6 @@ INTERRUPTED = 130
 GARBAGE = 50_000
 # Commands that serve have their own name in traces.
 SERVERS = {"worker", "bridge", "console"}
-# They log nothing, and do not wait for what would print their log lines.
-SILENT = {"redrive.starter.cli.runs.lists"}
 
 
 def _version() -> str:
@@ -146,7 +145,7 @@ def run(words: list[str]) -> int:
         _show_whole_help(words)
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
         if command.__module__.startswith("redrive."):
-            _prepare(words[0], silent=command.__module__ in SILENT)
+            _prepare(words[0])
         result: Any = command(*bound.args, **bound.kwargs)
         code = _awaited(result) if inspect.iscoroutine(result) else result
     except RedriveError as error:
@@ -177,16 +176,13 @@ def _awaited(result: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(result)
 
 
-def _prepare(family: str, *, silent: bool) -> None:
+def _prepare(family: str) -> None:
     """Read `.env`, and set up logs and traces, for a command of ours; `--help` and `--version` need none of it."""
     if ENV_FILE.is_file():
         from redrive.settings import load_env_file  # noqa: PLC0415
 
         load_env_file()
-    if not silent or is_on():
-        from redrive.logs import configure_logging  # noqa: PLC0415
-
-        configure_logging("warning", "auto")
+    configure_logging_late("warning")
     start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
     # What is loaded by now stays; `entry_point` has put off the search for garbage until here. What comes next is
     # mostly code as well: commands import Temporal's client, and servers all of theirs, when they are called.

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import structlog
 from pydantic import SecretStr
 from temporalio.envconfig import ClientConfigProfile
 
 from redrive.contracts import Broker
 from redrive.errors import RedriveError, StackError
+from redrive.logs import get_logger
 from redrive.outbox.rows import install
 from redrive.outbox.settings import OutboxSettings
 from redrive.settings import Settings, read_environment
@@ -65,7 +65,7 @@ from redrive.starter.stack.temporal_server import (
 from redrive.starter.stack.worker_files import loaded_files
 from redrive.store.migrate import migrate
 
-_log = structlog.get_logger()
+_log = get_logger(__name__)
 
 
 class Stack:

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from redrive.logs import FIELDS, OUTAGE_INTERVAL, Format, Level, Outages, configure_logging, get_logger
+from redrive.log_lines import OUTAGE_INTERVAL, Outages
+from redrive.logs import FIELDS, Format, Level, configure_logging, get_logger
 from redrive.redaction.redactor import MARK, Redactor
 
 Lines = Callable[[], list[dict[str, Any]]]
@@ -212,3 +215,30 @@ def test_bug_keeps_its_traceback() -> None:
     for record in (_failure(KeyError("x")), _failure(KeyError("x")), _failure(OSError(), "redrive.worker")):
         assert outages.filter(record)
         assert record.exc_info
+
+
+PUT_OFF = """
+import logging, sys
+from redrive.logs import configure_logging_late, get_logger
+configure_logging_late("warning", "json")
+log = get_logger("redrive.test")
+before = "structlog" in sys.modules
+if sys.argv[1] == "ours":
+    log.info("step.started")
+    log.warning("step.failed", step="pay")
+else:
+    logging.getLogger("asyncpg").info("quiet")
+    logging.getLogger("asyncpg").warning("lost %s", "it")
+logging.getLogger("other").warning("again")
+print(before, "structlog" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("whose", "first"), [("ours", "step.failed"), ("a library's", "lost it")])
+def test_logging_is_set_up_at_the_first_line(whose: str, first: str) -> None:
+    """A command that logs nothing does not wait for structlog; one that does prints every line, once and as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", PUT_OFF, whose], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "True"]
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == [first, "again"]

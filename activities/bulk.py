@@ -52,7 +52,7 @@ from redrive.store.approvals import PlanWaits, approve_bulk, ask_plan_approval
 from redrive.store.bulk import items as bulk_items
 from redrive.store.bulk import operations as bulks
 from redrive.store.bulk.items import SentItem
-from redrive.store.bulk.operations import get_bulk, list_items
+from redrive.store.bulk.lists import get_bulk, list_items
 from redrive.store.bulk.plans import KnownSteps, judge, plan_bulk
 from redrive.token_bucket import TokenBucket
 

@@ -53,17 +53,10 @@ from redrive.errors import (
 from redrive.field_types import checked_label_filter
 from redrive.idempotency.claims import Claims
 from redrive.idempotency.starts import KeyedStarts
-from redrive.keys import (
-    KEY_TTL,
-    PREFIXES_COUNTED,
-    SHORTEST_PREFIX,
-    check_identifiers,
-    check_key,
-    new_run_id,
-    only_one,
-)
+from redrive.keys import KEY_TTL, check_identifiers, check_key, new_run_id
 from redrive.modules import DEFAULT_REGISTRY, Pipeline, Registry
 from redrive.pending_steps import with_pending
+from redrive.prefixes import PREFIXES_COUNTED, SHORTEST_PREFIX, only_one
 from redrive.rpc_errors import unavailable
 from redrive.run_labels import checked_labels
 from redrive.run_lists import list_runs

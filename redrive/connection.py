@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +44,24 @@ SETTLE_TIME = 0.1
 LONGEST_SETTLE_TIME = 5.0
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where the servers are, by the environment alone."""
+
+    temporal_address: str | None
+    database_url: str | None
+    state_dir: Path
+
+
+def read_addresses() -> Addresses:
+    """Read the environment for a command that needs no other setting: all of them, with their models, take long."""
+    return Addresses(
+        temporal_address=os.environ.get("TEMPORAL_ADDRESS"),
+        database_url=os.environ.get("DATABASE_URL"),
+        state_dir=Path(os.environ.get("REDRIVE_STATE_DIR") or STATE_DIR),
+    )
+
+
 async def connect_temporal(settings: "Settings", runtime: "Runtime | None" = None) -> "Client":
     """Connect to Temporal, or say what to do if it does not answer. `runtime` is where its metrics go."""
     from temporalio.client import Client  # noqa: PLC0415
@@ -67,7 +86,7 @@ async def connect_service() -> "tuple[ServiceClient, str]":
     from temporalio.service import ConnectConfig, ServiceClient  # noqa: PLC0415
 
     config = _profile(None)
-    _add_address(config, Path(os.environ.get("REDRIVE_STATE_DIR") or STATE_DIR))
+    _add_address(config, read_addresses().state_dir)
     server: dict[str, Any] = {name: value for name, value in config.items() if name != "namespace"}
     service = await _answered(ServiceClient.connect(ConnectConfig(**server)), config["target_host"])
     return service, config.get("namespace") or "default"
@@ -133,10 +152,11 @@ def _add_address(config: "ClientConnectConfig", state_dir: Path) -> None:
         config["target_host"] = _of_stack(state_dir, "Temporal server", "TEMPORAL_ADDRESS", "temporal_address")
 
 
-def database_url(settings: "Settings") -> str:
+def database_url(settings: "Settings | Addresses") -> str:
     """Return the address of the database, or raise if there is none."""
-    if settings.database_url is not None:
-        return settings.database_url.get_secret_value()
+    url = settings.database_url
+    if url is not None:
+        return url if isinstance(url, str) else url.get_secret_value()
     return embedded(settings, "database", "DATABASE_URL", "database_url")
 
 
@@ -158,7 +178,7 @@ def _with_login(settings: "Settings", chosen: "SecretStr | None", name: str) -> 
     return _read(stack_directory(settings) / LOGINS_FILE, name) or database_url(settings)
 
 
-def stack_directory(settings: "Settings") -> Path:
+def stack_directory(settings: "Settings | Addresses") -> Path:
     """Return the state directory of this directory's stack; if it has none, that of the nearest one above it."""
     return _nearest(settings.state_dir)
 
@@ -172,7 +192,7 @@ def _nearest(state_dir: Path) -> Path:
     return next((each for each in above if each.is_dir() and each.stat().st_uid == os.geteuid()), nearest)
 
 
-def embedded(settings: "Settings", what: str, variable: str, *names: str) -> str:
+def embedded(settings: "Settings | Addresses", what: str, variable: str, *names: str) -> str:
     """Return an address of this directory's stack, or raise which variable to set. Nothing else is a default."""
     return _of_stack(settings.state_dir, what, variable, *names)
 

@@ -4,14 +4,21 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field
 
 from redrive.categories import Category
 from redrive.field_types import HeaderText, Labels, Moment
+from redrive.messages import FIELD_LIMIT as FIELD_LIMIT
+from redrive.messages import Attempt as Attempt
+from redrive.messages import Flag as Flag
+from redrive.messages import Message as Message
+from redrive.messages import Name as Name
+from redrive.messages import Text255 as Text255
 from redrive.names import DEFAULT_TENANT as DEFAULT_TENANT
 from redrive.names import KEYWORD_LIMIT as KEYWORD_LIMIT
 from redrive.names import LABELS_ATTRIBUTE as LABELS_ATTRIBUTE
 from redrive.names import NAME_PATTERN as NAME_PATTERN
+from redrive.names import Broker as Broker
 from redrive.names import RunStatus as RunStatus
 from redrive.names import RunSummary as RunSummary
 from redrive.names import SearchAttribute as SearchAttribute
@@ -35,7 +42,6 @@ DIGIT_LIMIT: Final = 4300
 MESSAGE_ELEMENT_LIMIT: Final = ELEMENT_LIMIT + 10_000
 # A run that replaces one that is gone is given the outputs of earlier steps with its payload.
 INPUT_ELEMENT_LIMIT: Final = 4 * MESSAGE_ELEMENT_LIMIT
-FIELD_LIMIT: Final = 1000
 # In the details of an error that the plugin has classified.
 CATEGORY_DETAIL: Final = "redrive_category"
 ERROR_TEXT_LIMIT: Final = 8 * 1024
@@ -55,19 +61,6 @@ RUN_ID_LIMIT: Final = 255 - 64 - 13
 TASK_QUEUE: Final = "redrive"
 
 SCHEDULED_PREFIX: Final = "scheduled-"
-
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-# Left out of a message unless it says something: releases that do not know the field can still read the message.
-Flag = Annotated[bool, Field(exclude_if=lambda value: not value)]
-Text255 = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-
-
-class Broker(StrEnum):
-    """What has a bridge: its command, its server in a stack, its address in `stack.json`."""
-
-    REDIS = "redis"
-    RABBITMQ = "rabbitmq"
-    OUTBOX = "outbox"
 
 
 def scheduled_run_id(workflow_id: str) -> str:
@@ -130,31 +123,6 @@ class Effect(StrEnum):
     NONE = "none"
     KEYED = "keyed"
     UNSAFE = "unsafe"
-
-
-class Message(BaseModel):
-    """The base of what crosses a process: unknown fields are refused by name."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound_fields(cls, given: Any) -> Any:
-        """Refuse very many fields as one problem: listing a hundred thousand takes 70 MB and half a second."""
-        if isinstance(given, dict) and len(given) > FIELD_LIMIT:
-            raise ValueError(f"{len(given)} fields; at most {FIELD_LIMIT} are read")
-        return given
-
-
-class Attempt(Message):
-    """One failed attempt of a step."""
-
-    attempt: int
-    at: datetime
-    category: Category
-    error_type: str
-    error: str
-    delay: timedelta | None = Field(default=None, description="the wait that followed; none after the last attempt")
 
 
 class AttemptError(Message):
@@ -278,8 +246,8 @@ class RunView(Message):
     status: RunStatus
     correlation_id: str | None = None
     key: str | None = None
-    labels: dict[str, str] = {}
-    steps: list[StepState] = []
+    labels: dict[str, str] = Field(default={})
+    steps: list[StepState] = Field(default=[])
     error: str | None = None
     started_at: datetime | None = None
     closed_at: datetime | None = None
@@ -420,7 +388,7 @@ class ResolveRequest(Message):
 class Resolution(Message):
     """A pipeline's steps, or why the request is refused."""
 
-    steps: list[StepSnapshot] = []
+    steps: list[StepSnapshot] = Field(default=[])
     problem: str | None = None
     code: str | None = None
 

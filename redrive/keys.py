@@ -8,7 +8,6 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -16,17 +15,12 @@ from urllib.parse import quote, unquote
 
 import uuid_utils
 
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidInput
 from redrive.redaction.redactor import Redactor
 
 KEY_LIMIT: Final = 255
 KEY_TTL: Final = timedelta(days=30)
 LONGEST_KEY_TTL: Final = timedelta(days=3650)
-# Of an id: fewer characters are a slip, not a choice.
-SHORTEST_PREFIX: Final = 4
-PREFIXES_NAMED: Final = 5
-# How many ids that begin alike are counted.
-PREFIXES_COUNTED: Final = 100
 _SEPARATOR: Final = ":"
 # Below this, every whole number is written with all its digits; from here on, Python writes floats with an exponent.
 _EXACT: Final = 10**16
@@ -199,17 +193,3 @@ def check_identifiers(**given: str | None) -> None:
     for field, value in given.items():
         if value is not None:
             check_identifier(field, value)
-
-
-def only_one(text: str, found: Collection[str], what: str, missing: type[RedriveError]) -> str:
-    """Return the only id that begins with a text, or raise that there is none, or how many there are."""
-    if not found:
-        raise missing(
-            f"no {what} has the id {text[:200]!r}, nor an id that begins with it (a beginning has at least "
-            f"{SHORTEST_PREFIX} characters)"
-        )
-    if len(found) > 1:
-        some = ", ".join(sorted(found)[:PREFIXES_NAMED])
-        count = f"at least {PREFIXES_COUNTED}" if len(found) >= PREFIXES_COUNTED else str(len(found))
-        raise InvalidInput(f"{text[:200]!r}: {count} ids begin with it, such as {some}: give more of it")
-    return next(iter(found))

@@ -130,16 +130,8 @@ def _is_handled(error: BaseException) -> bool:
     )
 
 
-class _Handler(logging.StreamHandler[Any]):
-    """Write to the current stderr: a live table replaces it to keep lines out of its way."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
-
-
-def send_to_stderr(level: Level, fmt: Format, redactor: Redactor | None) -> None:
-    """Send all log lines of this process to stderr."""
+def set_up(handler: logging.Handler, level: Level, fmt: Format, redactor: Redactor | None) -> None:
+    """Let this handler print all log lines of this process."""
     pretty = fmt == "pretty" or (fmt == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -152,7 +144,7 @@ def send_to_stderr(level: Level, fmt: Format, redactor: Redactor | None) -> None
         structlog.processors.format_exc_info,
     ]
     _configure_structlog(shared)
-    _configure_stdlib(level, shared, _rendering(pretty, redactor or Redactor()))
+    _configure_stdlib(handler, level, shared, _rendering(pretty, redactor or Redactor()))
 
 
 def _configure_structlog(shared: list[Processor]) -> None:
@@ -168,8 +160,9 @@ def _configure_structlog(shared: list[Processor]) -> None:
     )
 
 
-def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Processor]) -> None:
-    handler = _Handler(sys.stderr)
+def _configure_stdlib(
+    handler: logging.Handler, level: Level, shared: list[Processor], rendering: list[Processor]
+) -> None:
     handler.addFilter(Outages())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -178,7 +171,6 @@ def _configure_stdlib(level: Level, shared: list[Processor], rendering: list[Pro
         )
     )
     root = logging.getLogger()
-    root.handlers = [other for other in root.handlers if not isinstance(other, _Handler)]
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name, quietest in _CHATTY.items():

@@ -10,6 +10,7 @@ print none.
 
 import functools
 import logging
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
@@ -82,6 +83,14 @@ class _Logger:
         return getattr(self._log, name)
 
 
+class _Stderr(logging.StreamHandler[Any]):
+    """Write to the current stderr: a live table replaces it to keep lines out of its way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 class _FirstLine(logging.Handler):
     """Has logging configured when a line arrives, and hands it on."""
 
@@ -111,18 +120,23 @@ def get_logger(name: str) -> Log:
 
 def configure_logging(level: Level = "info", fmt: Format = "auto", redactor: "Redactor | None" = None) -> None:
     """Send all log lines of this process to stderr. Call it once, in an entry point."""
-    from redrive.log_lines import send_to_stderr  # noqa: PLC0415
+    from redrive.log_lines import set_up  # noqa: PLC0415
 
-    root = logging.getLogger()
-    root.handlers = [other for other in root.handlers if not isinstance(other, _FirstLine)]
-    send_to_stderr(level, fmt, redactor)
+    _remove_handlers()
+    set_up(_Stderr(), level, fmt, redactor)
 
 
 def configure_logging_late(level: Level, fmt: Format = "auto") -> None:
     """Configure logging at the first line, if one is logged at all."""
+    _remove_handlers()
     root = logging.getLogger()
     root.addHandler(_FirstLine(level, fmt))
     root.setLevel(level.upper())
+
+
+def _remove_handlers() -> None:
+    root = logging.getLogger()
+    root.handlers = [other for other in root.handlers if not isinstance(other, _Stderr | _FirstLine)]
 
 
 def said_once(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Names that runs are found by and shown with: workflow types, search attributes, statuses; and a run in a list.
+"""Names that runs are found by and shown with: workflow types, search attributes, statuses; brokers; a run in a list.
 
 Plain Python: who lists runs loads no models. `contracts.py` offers them with everything else that crosses a process.
 """
@@ -35,6 +35,14 @@ class Workflow(StrEnum):
     RETRY_SWEEP = "RetrySweep"
     PURGE_RECORDS = "PurgeRecords"
     ANCHOR_AUDIT = "AnchorAudit"
+
+
+class Broker(StrEnum):
+    """What has a bridge: its command, its server in a stack, its address in `stack.json`."""
+
+    REDIS = "redis"
+    RABBITMQ = "rabbitmq"
+    OUTBOX = "outbox"
 
 
 class SearchAttribute(StrEnum):

@@ -20,7 +20,8 @@ from redrive.errors import Unavailable
 from redrive.missed_ends import MissedEnds
 from redrive.postgres.tenancy import Pool
 from redrive.run_probe import Parked, ask_to_report, execution_status, read_parked, read_run, step_of
-from redrive.store.bulk.operations import abandon_bulk, open_bulks
+from redrive.store.bulk.lists import open_bulks
+from redrive.store.bulk.operations import abandon_bulk
 from redrive.store.dead_letters.lists import get_letter, open_letters
 from redrive.store.dead_letters.models import LetterRecord, LetterRow
 from redrive.store.dead_letters.records import put_orphaned, put_outcome

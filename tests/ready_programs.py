@@ -47,7 +47,7 @@ COMMAND: Final = Program(
     (
         "redrive.client",
         "redrive.documents",
-        "redrive.logs",
+        "redrive.log_lines",
         "redrive.payloads",
         "redrive.settings",
         "redrive.store.audit",

@@ -11,7 +11,7 @@ from redrive.logs import get_logger
 from redrive.postgres.database import DATABASE_ERRORS
 from redrive.postgres.tenancy import Pool
 from redrive.store.audit import Change, changes_after, heads
-from redrive.store.bulk.operations import get_bulk, open_bulks
+from redrive.store.bulk.lists import get_bulk, open_bulks
 
 INTERVAL: Final = 1.0
 # The maximum number of changes that wait for a listener; a slower one is told to reload everything.

@@ -12,12 +12,12 @@ from pydantic_core import from_json
 
 from redrive.errors import EventNotFound, InvalidInput, NotConfigured
 from redrive.field_types import Moment
-from redrive.keys import PREFIXES_COUNTED, only_one
 from redrive.outbox.installation import VERSION, bridge_grants, checked_schema, install_sql
 from redrive.postgres.database import APP_ROLE, Database, connect
 from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor, uuids_beginning
 from redrive.postgres.tenancy import Connection, Executor
 from redrive.postgres.values import Record, clean, json_text
+from redrive.prefixes import PREFIXES_COUNTED, only_one
 
 _DOCUMENTS: Final = ("payload", "labels", "failure_history")
 _LISTED: Final = """

@@ -13,9 +13,9 @@ from uuid import UUID
 from pydantic import BaseModel, Field, ValidationError
 
 from redrive.errors import InvalidInput
-from redrive.keys import PREFIXES_COUNTED, SHORTEST_PREFIX
 from redrive.postgres.tenancy import Connection
 from redrive.postgres.values import Record
+from redrive.prefixes import PREFIXES_COUNTED, SHORTEST_PREFIX
 
 LARGEST_PAGE: Final = 1000
 # How far a list is counted if it has no counter.

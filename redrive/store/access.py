@@ -17,11 +17,11 @@ from pydantic import Field
 
 from redrive.access import EVERY_TENANT, Principal, Right, Role, granted
 from redrive.errors import InvalidInput, Unavailable
-from redrive.keys import SHORTEST_PREFIX, only_one
 from redrive.postgres.database import connect
 from redrive.postgres.paging import ids_beginning, select
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean
+from redrive.prefixes import SHORTEST_PREFIX, only_one
 
 PREFIX: Final = "rdt_"
 _ID_PREFIX: Final = "tok_"

@@ -16,7 +16,7 @@ import asyncpg
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic_core import from_json
 
-from redrive.dead_letters import LetterId
+from redrive.dead_letter_records import LetterId
 from redrive.errors import InvalidInput
 from redrive.field_types import Moment
 from redrive.postgres.paging import Page, Place, Query, check_limit, cut, read_cursor

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from redrive.contracts import NAME_PATTERN
 from redrive.dead_letters import Answer, Discard, LetterStatus, Replay
 from redrive.errors import EventNotFound, InvalidInput, VersionChanged
-from redrive.keys import only_one
 from redrive.postgres.paging import Page, Place, Query, check_limit, ids_beginning, read_cursor, select, write_cursor
 from redrive.postgres.tenancy import QUARANTINE, Connection, Pool, reading, transaction
 from redrive.postgres.values import clean
+from redrive.prefixes import only_one
 from redrive.store.audit import Action, Entry, EventRef
 
 Row = TypeVar("Row", bound=BaseModel)

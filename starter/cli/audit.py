@@ -8,9 +8,9 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from pydantic_core import from_json
 
+from redrive.connection import read_addresses
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import LARGEST_PAGE
-from redrive.settings import read_settings
 from redrive.starter.cli.dead_letters.views import audit_facts
 from redrive.starter.cli.errors import AuditBroken, HeadCut, WrongUsage
 from redrive.starter.cli.records import named_letter, open_records
@@ -46,7 +46,7 @@ async def verify(
         A file of heads that workers have written (`file` in `REDRIVE_AUDIT_ANCHOR`); all are compared.
     """
     noted = [*_given_head(tenant, head), *(read_heads(heads, tenant) if heads else [])]
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         proofs = await audit.verify(pool, tenant)
         matches = await compare(pool, noted)
     if tenant is not None and not proofs:
@@ -151,7 +151,7 @@ async def list_entries(
     limit
         Maximum number of rows.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await audit_page(pool, AuditFilter(tenant=tenant, dead_letter=letter), limit)
         if letter is not None and not page.rows:
             found = (await named_letter(pool, letter)).id

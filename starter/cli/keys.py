@@ -5,20 +5,13 @@ from datetime import UTC, datetime
 
 from cyclopts import App
 
+from redrive.connection import read_addresses
 from redrive.contracts import DEFAULT_TENANT, KeyStatus
 from redrive.errors import KeyInUse, KeyNotFound
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import (
-    FIRST_PAGE,
-    By,
-    PageOptions,
-    Reason,
-    asked_by,
-    page_cursor,
-    parse_moment,
-    read_page_cursor,
-)
+from redrive.starter.cli.command_options import By, Reason, asked_by
+from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions, page_cursor, parse_moment, read_page_cursor
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.sdk import connect
@@ -61,7 +54,7 @@ async def list_all(
         since=parse_moment("--since", since, now),
         until=parse_moment("--until", until, now),
     )
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await list_keys(pool, chosen, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
     print_page("keys", page.rows, following, _table, none="no keys", json=shown.json)
@@ -92,7 +85,7 @@ async def show(key: str, /, *, tenant: str = DEFAULT_TENANT, json: Json = False)
     tenant
         The organisation that the key belongs to.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         record = await _find(pool, tenant, key)
     if json:
         print_json(record)

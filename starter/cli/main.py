@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from redrive.errors import RedriveError, RunCanceled, RunFailed
-from redrive.logs import configure_logging_late
 from redrive.places import ENV_FILE
 from redrive.processes.process_exit import leave
 from redrive.starter.cli.errors import RunParked, WrongUsage
@@ -182,6 +181,8 @@ def _prepare(family: str) -> None:
         from redrive.settings import load_env_file  # noqa: PLC0415
 
         load_env_file()
+    from redrive.logs import configure_logging_late  # noqa: PLC0415
+
     configure_logging_late("warning")
     start_tracing(f"redrive-{family}" if family in SERVERS else "redrive")
     # What is loaded by now stays; `entry_point` has put off the search for garbage until here. What comes next is

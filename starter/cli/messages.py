@@ -6,12 +6,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from redrive.connection import read_addresses
 from redrive.dead_letters import Discard, Replay
 from redrive.errors import MessageNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool
-from redrive.settings import read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, AssignTo, Giving, PageOptions, finish
+from redrive.starter.cli.command_options import AssignTo, Giving, finish
 from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.terminal import Json, Listing, confirm, console, plain
@@ -60,7 +61,7 @@ async def list_messages(
         Only those whose tenant is unknown.
     """
     chosen = MessageFilter(tenant=QUARANTINE if quarantined else tenant, status=status, queue=queue)
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await list_dead(pool, chosen, shown.limit, shown.cursor)
     print_page("messages", page.rows, page.cursor, _table, none="no dead messages", json=shown.json)
 
@@ -91,7 +92,7 @@ async def show(message: Id, /, *, tenant: Tenant = None, payload: bool = False, 
     payload
         Print only the message's bytes.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         found = await find_message(pool, message, tenant)
         if payload:
             sys.stdout.buffer.write(await read_payload(pool, found))
@@ -132,7 +133,7 @@ async def command_message(
     """Replay or discard a message, or show which one that would be."""
     if how.wait:
         raise WrongUsage("--wait: a message has no run to wait for; `redrive messages show` shows its outcome")
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         found = await find_message(pool, text, tenant)
         if how.dry_run:
             _print_plan(found, json=how.json)

@@ -2,19 +2,22 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
-from redrive.connection import access_database_url, database_url
-from redrive.dead_letters import LetterFilter
+from redrive.connection import Addresses, access_database_url, database_url
+from redrive.dead_letter_records import LetterFilter
 from redrive.errors import InvalidInput, LetterNotFound, NotConfigured, Unavailable
 from redrive.postgres.database import ACCESS_ROLE, DRIVER_ERRORS, Database, database_problem
 from redrive.postgres.tenancy import Pool
-from redrive.settings import Settings
 from redrive.store.dead_letters.lists import audit_trail, find_letter, get_letter, list_letters
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord
 
+if TYPE_CHECKING:
+    from redrive.settings import Settings
+
 
 @contextlib.asynccontextmanager
-async def open_records(settings: Settings) -> AsyncIterator[Pool]:
+async def open_records(settings: "Settings | Addresses") -> AsyncIterator[Pool]:
     """Connect to the database for the length of a command."""
     async with Database(database_url(settings), max_size=4) as database:
         with database_errors():
@@ -22,7 +25,7 @@ async def open_records(settings: Settings) -> AsyncIterator[Pool]:
 
 
 @contextlib.asynccontextmanager
-async def open_records_if_any(settings: Settings) -> "AsyncIterator[Pool | None]":
+async def open_records_if_any(settings: "Settings") -> "AsyncIterator[Pool | None]":
     """Connect to the database, if one is configured: Temporal alone is enough for runs and schedules."""
     try:
         database_url(settings)
@@ -34,7 +37,7 @@ async def open_records_if_any(settings: Settings) -> "AsyncIterator[Pool | None]
 
 
 @contextlib.asynccontextmanager
-async def open_access(settings: Settings) -> AsyncIterator[Pool]:
+async def open_access(settings: "Settings") -> AsyncIterator[Pool]:
     """Connect to the database for a command about tokens, sessions and members."""
     async with Database(access_database_url(settings), max_size=1, role=ACCESS_ROLE) as database:
         with database_errors():

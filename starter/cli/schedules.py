@@ -17,15 +17,8 @@ from redrive.documents import parse_payload, validation_sentence
 from redrive.errors import InvalidInput
 from redrive.schedules import NewSchedule, Overlap, ScheduleSummary, ScheduleView
 from redrive.settings import Settings, read_settings
-from redrive.starter.cli.command_options import (
-    By,
-    NewLabels,
-    Reason,
-    asked_by,
-    parse_duration,
-    parse_labels,
-    parse_moment,
-)
+from redrive.starter.cli.command_options import By, NewLabels, Reason, asked_by, parse_labels
+from redrive.starter.cli.list_options import parse_duration, parse_moment
 from redrive.starter.cli.records import open_records_if_any
 from redrive.starter.cli.runs.commands import payload_text
 from redrive.starter.cli.runs.progress import tell_if_no_worker

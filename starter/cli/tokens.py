@@ -12,8 +12,9 @@ from redrive.connection import access_database_url, owner_database_url, stack_di
 from redrive.contracts import DEFAULT_TENANT
 from redrive.errors import InvalidInput
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person, parse_duration
+from redrive.starter.cli.command_options import By, Rights, RoleName, asked_by, own_person
 from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.list_options import parse_duration
 from redrive.starter.cli.records import open_access
 from redrive.starter.cli.runs.views import print_first, print_json
 from redrive.starter.cli.terminal import Json, Limit, Listing, console, errors, plain

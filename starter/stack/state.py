@@ -13,8 +13,8 @@ from typing import Final
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from redrive.connection import LOCK_FILE, LOGINS_FILE, STACK_FILE, is_locked, lock_holder
-from redrive.contracts import Broker
 from redrive.errors import StackError
+from redrive.names import Broker
 
 _LOCK_TIMEOUT: Final = 0.3
 _SPACE_NEEDED: Final = 64 * 1024 * 1024

@@ -74,6 +74,7 @@ def commands(address: str, database_url: str) -> dict[str, list[str]]:
         "redrive run list": [REDRIVE, "run", "list"],
         "redrive run start": [REDRIVE, "run", "start", "hello", "--payload", '{"name": "Ann"}'],
         "redrive dlq list": [REDRIVE, "dlq", "list"],
+        "redrive dlq stats": [REDRIVE, "dlq", "stats"],
         "redrive bulk list": [REDRIVE, "bulk", "list"],
         "import redrive.worker": [sys.executable, "-c", "import redrive.worker"],
         "import redrive.processes.console": [sys.executable, "-c", "import redrive.processes.console"],

@@ -25,7 +25,7 @@ from redrive.console.authentication import Operator, Reader, Scope
 from redrive.console.problems import Place, unacceptable
 from redrive.contracts import NAME_PATTERN, Message, Text255
 from redrive.dead_letters import Reason
-from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
+from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
 router = APIRouter(prefix="/bulk", tags=["bulk"])
 _REFUSALS = refusals(400, 404, 409, 413, 415)

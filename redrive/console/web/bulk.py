@@ -20,7 +20,7 @@ from redrive.documents import parse_json, parse_payload, validation_sentence
 from redrive.errors import InvalidInput, RedriveError, TooLarge
 from redrive.postgres.tenancy import Pool
 from redrive.store.approvals import Approval, get_approval, list_approvals, not_found
-from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
+from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 from redrive.store.dead_letters.lists import list_letters
 from redrive.store.dead_letters.models import LetterRow
 

@@ -9,7 +9,7 @@ from redrive.bulk import BulkProgress, ItemStatus, item_request_id
 from redrive.dead_letters import LetterId
 from redrive.postgres.tenancy import Pool, transaction
 from redrive.postgres.values import clean
-from redrive.store.bulk.operations import progress
+from redrive.store.bulk.lists import progress
 
 # How long a dead letter may not answer before its item is abandoned; its command may still be carried out.
 TIMEOUT: Final = timedelta(minutes=15)

@@ -1,4 +1,4 @@
-"""Bulk operations: opened, controlled, ended and read, each change with its audit row in the same transaction.
+"""Bulk operations: opened, controlled and ended, each change with its audit row in the same transaction.
 
 Which dead letters belong to one is counted for a plan, and fixed when it starts.
 """
@@ -16,26 +16,22 @@ from redrive.bulk import (
     BulkControl,
     BulkControlInput,
     BulkControlRequest,
-    BulkItem,
-    BulkItems,
     BulkPlan,
     BulkProgress,
     BulkStart,
     BulkStatus,
-    BulkView,
-    ItemsRequest,
     control_refusal,
     other_command,
     status_after_control,
 )
 from redrive.dead_letters import LetterFilter, LetterStatus
-from redrive.errors import BulkNotFound, BulkRefused
-from redrive.keys import only_one
-from redrive.postgres.paging import Query, check_limit, ids_beginning, select
+from redrive.errors import BulkRefused
+from redrive.postgres.paging import Query
 from redrive.postgres.tenancy import Connection, Pool, reading, transaction
 from redrive.postgres.values import clean, clean_or_none, json_text
 from redrive.store.approvals import is_held, use_plan_approval
 from redrive.store.audit import SYSTEM, Action
+from redrive.store.bulk.lists import progress
 from redrive.store.dead_letters.lists import fitting
 
 _ACTIONS: Final = {
@@ -48,28 +44,6 @@ _INSERT: Final = """
                                  requested_by, reason)
     VALUES ($1, $2, $3, 'RUNNING', $4, $5, $6, $7, 0, $8, $9, $10)
 """
-_COUNTS: Final = """
-    SELECT bulk.status, bulk.total,
-        extract(epoch FROM clock_timestamp() - bulk.last_sent_at)::float AS since_sent,
-        count(item.*) FILTER (WHERE item.status = 'PENDING') AS pending,
-        count(item.*) FILTER (WHERE item.status = 'SENDING') AS sending,
-        count(item.*) FILTER (WHERE item.status = 'ACCEPTED') AS accepted,
-        count(item.*) FILTER (WHERE item.status = 'APPLIED') AS applied,
-        count(item.*) FILTER (WHERE item.status = 'SKIPPED') AS skipped,
-        count(item.*) FILTER (WHERE item.status = 'FAILED') AS failed,
-        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status = 'PENDING') AS canary_pending,
-        count(item.*) FILTER (WHERE item.position < bulk.canary AND item.status IN ('PENDING', 'SENDING', 'ACCEPTED'))
-            AS canary_open
-    FROM bulk_operations AS bulk LEFT JOIN bulk_items AS item ON (item.tenant, item.bulk_id) = (bulk.tenant, bulk.id)
-    WHERE bulk.tenant = $1 AND bulk.id = $2
-    GROUP BY bulk.tenant, bulk.id
-"""
-_COLUMNS: Final = """
-    tenant, id, verb, status, options, plan_hash, request_id, requested_by, reason, stopped_because,
-    started_at, finished_at
-"""
-_ONE: Final = select(_COLUMNS, "bulk_operations", "WHERE id = $1")
-_OPEN: Final = select(_COLUMNS, "bulk_operations", "WHERE status <> ALL($1) ORDER BY started_at LIMIT 50")
 
 
 @dataclass(frozen=True)
@@ -198,14 +172,6 @@ def shown_options(command: BulkCommand) -> dict[str, Any]:
     return shown | {"edited": command.input_patch is not None}
 
 
-async def progress(connection: Connection, tenant: str, bulk_id: str) -> BulkProgress:
-    """Count the items by their status."""
-    row = await connection.fetchrow(_COUNTS, tenant, clean(bulk_id))
-    if row is None:
-        raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r} in tenant {tenant!r}")
-    return BulkProgress.model_validate(dict(row))
-
-
 async def put_refused(pool: Pool, start: BulkStart, code: str, problem: str) -> None:
     """Record that a bulk operation was refused."""
     async with transaction(pool, start.command.tenant) as connection:
@@ -323,56 +289,4 @@ async def _audit(
         clean_or_none(command.reason if command else None),
         bulk_id,
         json_text(after),
-    )
-
-
-async def get_bulk(pool: Pool, tenant: str | None, bulk_id: str) -> BulkView:
-    """Return a bulk operation, by its id or a beginning of it that no other has, or raise if there is none."""
-    async with reading(pool, tenant) as connection:
-        row = await connection.fetchrow(_ONE, clean(bulk_id))
-        if row is None and not "bulk-".startswith(bulk_id):
-            found = await ids_beginning(connection, "bulk_operations", [clean(bulk_id), f"bulk-{clean(bulk_id)}"])
-            row = await connection.fetchrow(_ONE, only_one(bulk_id, found, "bulk operation", BulkNotFound))
-        if row is None:
-            raise BulkNotFound(f"no bulk operation has the id {bulk_id[:80]!r}; `redrive bulk list` shows the newest")
-        return await _view(connection, row)
-
-
-async def list_bulks(pool: Pool, tenant: str | None, limit: int = 20) -> list[BulkView]:
-    """Return the newest bulk operations of a tenant, or of all."""
-    check_limit(limit)
-    query = Query()
-    query.where_given("tenant = {}", tenant)
-    sql = query.select(_COLUMNS, "bulk_operations", "ORDER BY started_at DESC, id DESC", limit)
-    async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(sql, *query.parameters)
-        return [await _view(connection, row) for row in rows]
-
-
-async def open_bulks(pool: Pool) -> list[BulkView]:
-    """Return the bulk operations of all tenants that have not ended."""
-    async with reading(pool, None) as connection:
-        rows = await connection.fetch(_OPEN, [status for status in BulkStatus if status.closed])
-        return [await _view(connection, row) for row in rows]
-
-
-async def list_items(pool: Pool, tenant: str | None, asked: ItemsRequest) -> BulkItems:
-    """Return items in the order in which they are sent."""
-    query = Query()
-    query.where("bulk_id = {}", clean(asked.bulk_id))
-    query.where_given("tenant = {}", tenant)
-    query.where_given("status = {}", asked.status)
-    query.where_given("position > {}", asked.after)
-    columns = "position, letter_id, run_id, step, status, why, updated_at"
-    sql = query.select(columns, "bulk_items", "ORDER BY position", asked.limit + 1)
-    async with reading(pool, tenant) as connection:
-        rows = await connection.fetch(sql, *query.parameters)
-    items = [BulkItem.model_validate(dict(row)) for row in rows[: asked.limit]]
-    return BulkItems(items=items, after=items[-1].position if len(rows) > asked.limit else None)
-
-
-async def _view(connection: Connection, row: asyncpg.Record) -> BulkView:
-    return BulkView(
-        **dict(row) | {"options": from_json(row["options"])},
-        progress=await progress(connection, row["tenant"], row["id"]),
     )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from redrive.categories import Category
-from redrive.dead_letters import LetterFilter, LetterStatus
+from redrive.dead_letter_records import LetterFilter, LetterStatus
 from redrive.errors import InvalidInput
 from redrive.postgres.paging import Query, check_limit, select
 from redrive.postgres.tenancy import Connection, Pool, reading

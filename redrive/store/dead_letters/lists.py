@@ -10,9 +10,8 @@ from typing import Any, Final
 import asyncpg
 from pydantic_core import from_json
 
-from redrive.dead_letters import LetterFilter, LetterId, LetterStatus
+from redrive.dead_letter_records import LetterFilter, LetterId, LetterStatus
 from redrive.errors import LetterNotFound
-from redrive.keys import SHORTEST_PREFIX, only_one
 from redrive.names import label_pairs
 from redrive.postgres.paging import (
     COUNTED,
@@ -30,6 +29,7 @@ from redrive.postgres.paging import (
 )
 from redrive.postgres.tenancy import Connection, Pool, reading
 from redrive.postgres.values import clean, clean_or_none
+from redrive.prefixes import SHORTEST_PREFIX, only_one
 from redrive.store.dead_letters.models import AuditEntry, LetterRecord, LetterRow
 
 OPEN: Final = "status IN ('pending', 'replaying')"

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import Field
 
 from redrive.categories import Category
-from redrive.contracts import Attempt
-from redrive.dead_letters import LetterId, LetterStatus, Mode, OperationKind
+from redrive.dead_letter_records import LetterId, LetterStatus, Mode, OperationKind
 from redrive.errors import CommandRefused
+from redrive.messages import Attempt
 from redrive.postgres.values import Record
 
 

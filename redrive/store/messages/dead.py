@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from redrive.dead_letters import Answer, Discard, Replay
 from redrive.errors import InvalidInput, MessageNotFound
-from redrive.keys import PREFIXES_COUNTED, only_one
 from redrive.postgres.paging import Page, Query, uuids_beginning
 from redrive.postgres.tenancy import QUARANTINE, Connection, Pool, reading, transaction
 from redrive.postgres.values import Record, clean, json_text
+from redrive.prefixes import PREFIXES_COUNTED, only_one
 from redrive.store.audit import SYSTEM, Action, write
 from redrive.store.broker_records import (
     NEEDS_TENANT,

@@ -12,7 +12,7 @@ app.command(
     help="Discard all dead letters that match; their runs end FAILED.",
 )
 app.command("redrive.starter.cli.bulk.lists:show", help="Show a bulk operation: its progress, and how it ended.")
-app.command("redrive.starter.cli.bulk.lists:watch", help="Follow a bulk operation until it has ended.")
+app.command("redrive.starter.cli.bulk.watch:watch", help="Follow a bulk operation until it has ended.")
 app.command("redrive.starter.cli.bulk.lists:list_operations", name="list", help="List the newest bulk operations.")
 app.command("redrive.starter.cli.bulk.lists:items", help="List the items of a bulk operation and their outcomes.")
 app.command("redrive.starter.cli.bulk.controls:pause", help="Send nothing more for now; commands under way finish.")

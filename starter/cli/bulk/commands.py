@@ -21,7 +21,8 @@ from redrive.errors import InvalidInput, UnsafeEffects
 from redrive.keys import new_request_id
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.bulk.views import follow_bulk, judge, plan_view
+from redrive.starter.cli.bulk.plan_views import plan_view
+from redrive.starter.cli.bulk.watch import follow_bulk, judge
 from redrive.starter.cli.command_options import By, Reason, RequestId, asked_by, own_person
 from redrive.starter.cli.dead_letters.commands import chosen_output, input_patch
 from redrive.starter.cli.dead_letters.lists import LetterOptions

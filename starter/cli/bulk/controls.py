@@ -18,7 +18,7 @@ from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect_to_change
 from redrive.starter.cli.terminal import Json, console
 from redrive.store.approvals import approve_bulk
-from redrive.store.bulk.operations import get_bulk
+from redrive.store.bulk.lists import get_bulk
 
 
 @Parameter(name="*")

@@ -1,18 +1,18 @@
-"""`redrive bulk list|show|watch|items`. They read the records, and load Temporal's SDK for an open operation alone."""
+"""`redrive bulk list|show|items`. They read the records, and load Temporal's SDK for an open operation alone."""
 
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from redrive.bulk import PAGE_LIMIT, BulkView, ItemsRequest, ItemStatus
+from redrive.bulk_records import PAGE_LIMIT, BulkView, ItemsRequest, ItemStatus
+from redrive.connection import read_addresses
 from redrive.errors import Unavailable
-from redrive.settings import read_settings
-from redrive.starter.cli.bulk.views import bulk_view, bulks_table, follow_bulk, items_table, judge
+from redrive.starter.cli.bulk.views import bulk_view, bulks_table, items_table
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import print_first, print_json, say_more
 from redrive.starter.cli.terminal import Json, console, errors
-from redrive.store.bulk.operations import get_bulk, list_bulks, list_items
+from redrive.store.bulk.lists import get_bulk, list_bulks, list_items
 
 _MOST_LISTED = 100
 Bulk = Annotated[str, Parameter(name="ID", help="The bulk operation's id, or a beginning of it that no other has.")]
@@ -25,7 +25,7 @@ async def show(bulk: Bulk, /, *, json: Json = False) -> None:
 
     `redrive bulk show bulk-6e66dd01a1e2177540731697934191a0`
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         view = await get_bulk(pool, None, bulk)
     if json:
         print_json(view)
@@ -46,27 +46,13 @@ async def _is_without_workflow(view: BulkView) -> bool:
 
     from redrive.connection import connect_temporal  # noqa: PLC0415
     from redrive.run_probe import execution_status  # noqa: PLC0415
+    from redrive.settings import read_settings  # noqa: PLC0415
 
     try:
         client = await connect_temporal(read_settings())
         return await execution_status(client, view.id) is not WorkflowExecutionStatus.RUNNING
     except (Unavailable, RPCError):
         return False
-
-
-async def watch(bulk: Bulk, /, *, json: Json = False) -> None:
-    """Follow a bulk operation until it has ended. Ctrl-C stops watching.
-
-    **Example**
-
-    `redrive bulk watch bulk-6e66dd01a1e2177540731697934191a0`
-    """
-    async with open_records(read_settings()) as pool:
-        found = await get_bulk(pool, None, bulk)
-        view = await follow_bulk(pool, found.id, quiet=json)
-    if json:
-        print_json(view)
-    judge(view)
 
 
 async def list_operations(
@@ -88,7 +74,7 @@ async def list_operations(
     limit
         Maximum number of rows.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         views = await list_bulks(pool, tenant, limit + 1)
     print_first(views, bulks_table, limit=limit, most=_MOST_LISTED, none="no bulk operations", json=json)
 
@@ -117,7 +103,7 @@ async def items(
     after
         Where the previous page ended, as printed there.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         view = await get_bulk(pool, None, bulk)
         asked = ItemsRequest(tenant=view.tenant, bulk_id=view.id, status=status, limit=limit, after=after)
         page = await list_items(pool, view.tenant, asked)

@@ -34,8 +34,9 @@ from redrive.documents import changed_paths, json_problem, parse_json
 from redrive.errors import CommandRefused, InvalidInput, RunNotFound, TooLarge, Unavailable
 from redrive.postgres.tenancy import Pool
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import Giving, GivingReplay, Letter, finish, parse_duration
+from redrive.starter.cli.command_options import Giving, GivingReplay, finish
 from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.list_options import Letter, parse_duration
 from redrive.starter.cli.records import named_letter, open_records
 from redrive.starter.cli.runs.progress import wait_for_run
 from redrive.starter.cli.runs.views import print_json

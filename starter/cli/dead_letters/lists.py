@@ -11,13 +11,13 @@ from cyclopts import App, Parameter
 from pydantic import ValidationError
 
 from redrive.categories import Category
-from redrive.connection import stack_directory
-from redrive.dead_letters import LetterFilter, LetterSelection, LetterStatus
-from redrive.documents import validation_sentence
+from redrive.connection import Addresses, read_addresses, stack_directory
+from redrive.dead_letter_records import LetterFilter, LetterSelection, LetterStatus
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
-from redrive.settings import Settings, read_settings
-from redrive.starter.cli.command_options import (
+from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
+from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.list_options import (
     FIRST_PAGE,
     Letter,
     PageOptions,
@@ -25,12 +25,10 @@ from redrive.starter.cli.command_options import (
     parse_moment,
     read_page_cursor,
 )
-from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
-from redrive.starter.cli.errors import WrongUsage
 from redrive.starter.cli.records import database_errors, find_story, named_letter, open_records
-from redrive.starter.cli.runs.progress import INTERVAL, until_answered
 from redrive.starter.cli.runs.views import print_json, print_page
 from redrive.starter.cli.terminal import LABEL_HELP, Json, console
+from redrive.starter.cli.waiting import INTERVAL, until_answered
 from redrive.starter.stack.state import find_running
 from redrive.store.dead_letters.figures import stats as letter_stats
 from redrive.store.dead_letters.lists import list_letters
@@ -96,6 +94,9 @@ class LetterOptions:
         try:
             return LetterSelection(**given | moments)
         except ValidationError as error:
+            # Here: only what is refused has to be redacted.
+            from redrive.documents import validation_sentence  # noqa: PLC0415
+
             raise InvalidInput(validation_sentence(error)) from error
 
 
@@ -133,7 +134,7 @@ async def list_dead_letters(
         raise WrongUsage("give --all or --status, not both")
     only_open = not all_ and status is None
     wanted = LetterFilter(tenant=tenant, status=status, open=only_open, **dict(selection))
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await list_letters(pool, wanted, shown.limit, place)
     following = page_cursor(page.cursor, now) if page.cursor else None
     print_page(
@@ -156,20 +157,20 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
 
     `redrive dlq show run-01a1e2177540731697934191006e66dd/charge --json | jq .failure_history`
     """
-    settings = read_settings()
-    async with open_records(settings) as pool:
+    servers = read_addresses()
+    async with open_records(servers) as pool:
         record, trail = await find_story(pool, letter)
-    links = web_links(settings, record.run_id, record.id)
+    links = web_links(servers, record.run_id, record.id)
     if json:
         print_json(record.model_dump(mode="json") | {"audit": trail, "links": links})
     else:
         console.print(letter_story(record, trail, links))
 
 
-def web_links(settings: Settings, run_id: str, letter: str) -> dict[str, str]:
+def web_links(servers: Addresses, run_id: str, letter: str) -> dict[str, str]:
     """Return the links to the run and the dead letter in the Temporal Web UI, if the embedded stack has one."""
-    info = find_running(stack_directory(settings))
-    if info is None or info.web_ui is None or settings.temporal_address not in {None, info.temporal_address}:
+    info = find_running(stack_directory(servers))
+    if info is None or info.web_ui is None or servers.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
     return {"run in Temporal": f"{place}/{quote(run_id, safe='')}", "dead letter in Temporal": f"{place}/{letter}"}
@@ -183,7 +184,7 @@ async def watch(letter: Letter, /, *, json: Json = False) -> None:
 
     `redrive dlq watch run-01a1e2177540731697934191006e66dd/charge`
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         record = await named_letter(pool, letter)
         said = None
         while True:
@@ -217,7 +218,7 @@ async def stats(*, tenant: str | None = None, json: Json = False) -> None:
     tenant
         Only those of this tenant.
     """
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         found = await letter_stats(pool, tenant)
     if json:
         print_json(found.model_dump(mode="json") | {"open": found.open})

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from redrive.categories import Category
-from redrive.contracts import Attempt
-from redrive.dead_letters import LetterStatus, OperationKind, OperationOptions
+from redrive.dead_letter_records import LetterStatus, OperationKind, OperationOptions
+from redrive.messages import Attempt
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
 from redrive.starter.cli.terminal import Facts, Listing, hint, plain

@@ -8,12 +8,13 @@ from pydantic_core import to_json
 from rich.console import Group
 from rich.text import Text
 
+from redrive.connection import read_addresses
 from redrive.errors import EventNotFound
 from redrive.postgres.tenancy import QUARANTINE, Pool
 from redrive.redaction.redactor import Redactor
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, PageOptions
 from redrive.starter.cli.dead_letters.views import audit_facts
+from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions
 from redrive.starter.cli.records import open_records
 from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.terminal import Json, Listing, console, plain
@@ -77,7 +78,7 @@ async def list_all(
         Only those with a projector that failed for good.
     """
     chosen = EventFilter(tenant=tenant, type=event_type, failed=failed)
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await list_events(pool, chosen, shown.limit, shown.cursor)
     print_page("events", page.rows, page.cursor, events_table, none="no events", json=shown.json)
 
@@ -110,7 +111,7 @@ async def dead(
     """
     whose = QUARANTINE if quarantined else tenant
     chosen = DeadEventFilter(tenant=whose, status=status, source_stream=stream)
-    async with open_records(read_settings()) as pool:
+    async with open_records(read_addresses()) as pool:
         page = await list_dead_events(pool, chosen, shown.limit, shown.cursor)
     print_page("dead_events", page.rows, page.cursor, dead_events_table, none="no dead events", json=shown.json)
 

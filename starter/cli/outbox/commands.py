@@ -10,7 +10,8 @@ from redrive.errors import InvalidInput
 from redrive.outbox.installation import bridge_grants, install_sql, operator_grants, producer_grants
 from redrive.outbox.rows import install as install_outbox
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import By, asked_by, parse_duration
+from redrive.starter.cli.command_options import By, asked_by
+from redrive.starter.cli.list_options import parse_duration
 from redrive.starter.cli.outbox.lists import RowId, Schema, open_outbox, outbox_settings
 from redrive.starter.cli.runs.views import print_json
 from redrive.starter.cli.sdk import connect

@@ -13,7 +13,7 @@ from redrive.outbox.installation import checked_schema
 from redrive.outbox.rows import Outbox, OutboxEntry, OutboxFilter, OutboxRow, OutboxStatus
 from redrive.outbox.settings import OutboxSettings
 from redrive.settings import read_environment, read_settings
-from redrive.starter.cli.command_options import FIRST_PAGE, PageOptions
+from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions
 from redrive.starter.cli.records import database_errors
 from redrive.starter.cli.runs.views import moment, print_json, print_page
 from redrive.starter.cli.terminal import Json, Listing, console, plain

@@ -16,19 +16,9 @@ from redrive.documents import parse_payload
 from redrive.errors import InvalidInput
 from redrive.keys import KEY_TTL, check_ttl
 from redrive.settings import read_settings
-from redrive.starter.cli.command_options import (
-    FIRST_PAGE,
-    By,
-    Giving,
-    NewLabels,
-    PageOptions,
-    Reason,
-    asked_by,
-    finish,
-    parse_duration,
-    parse_labels,
-)
+from redrive.starter.cli.command_options import By, Giving, NewLabels, Reason, asked_by, finish, parse_labels
 from redrive.starter.cli.errors import WrongUsage
+from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions, parse_duration
 from redrive.starter.cli.runs.progress import run_output, tell_if_no_worker, wait_for_run
 from redrive.starter.cli.runs.views import (
     modules_table,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.live import Live
 
@@ -12,6 +12,7 @@ from redrive.errors import RunCanceled, RunFailed, Unavailable
 from redrive.starter.cli.errors import RunParked
 from redrive.starter.cli.runs.views import attempts_text, last_error, print_json, run_json, run_table
 from redrive.starter.cli.terminal import console, errors
+from redrive.starter.cli.waiting import INTERVAL, until_answered
 
 if TYPE_CHECKING:
     from redrive import Redrive
@@ -71,14 +72,10 @@ async def tell_if_no_worker(redrive: "Redrive") -> None:
         return
 
 
-T = TypeVar("T")
 NO_WORKER = (
     "no worker is running: the run waits in Temporal, and begins when one that has its pipeline is started "
     "(`redrive worker --modules …`)"
 )
-INTERVAL = 0.25
-# A restarting server is back before this; a wait should outlast it as the run does.
-OUTAGE_TIMEOUT = 60.0
 _WAITS_FOR_SOMEBODY = frozenset({RunStatus.DLQ_PENDING, RunStatus.PARTIAL})
 
 
@@ -106,19 +103,6 @@ async def follow(
             if has_begun and (view.status.closed or view.status in _WAITS_FOR_SOMEBODY):
                 return view
             await asyncio.sleep(INTERVAL)
-
-
-async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return the answer, however often the server or the database must be asked."""
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + OUTAGE_TIMEOUT
-    while True:
-        try:
-            return await ask()
-        except Unavailable:
-            if loop.time() > give_up:
-                raise
-        await asyncio.sleep(INTERVAL)
 
 
 def _print_changes(view: RunView, said: dict[str, str]) -> None:

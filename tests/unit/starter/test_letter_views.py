@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 from pydantic import SecretStr
 
 from redrive.categories import Category
+from redrive.connection import read_addresses
 from redrive.dead_letters import LetterStatus
-from redrive.settings import Settings
 from redrive.starter.cli.dead_letters.lists import web_links
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view
 from redrive.starter.cli.terminal import Terminal, plain
@@ -35,18 +36,19 @@ INFO = StackInfo(
 def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only while the stack runs, and only when it is the one that is used."""
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
-    settings = Settings(state_dir=tmp_path)
-    assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {}
+    monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path))
+    servers = read_addresses()
+    assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {}
     with StateDirectory(tmp_path) as state:
         state.write_info(INFO)
-        assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {
+        assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {
             "run in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/run-1",
             "dead letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
         }
-        assert web_links(settings, "order 1/a", "dead-letter-1")["run in Temporal"].endswith("/workflows/order%201%2Fa")
-        elsewhere = settings.model_copy(update={"temporal_address": "cloud:7233"})
+        assert web_links(servers, "order 1/a", "dead-letter-1")["run in Temporal"].endswith("/workflows/order%201%2Fa")
+        elsewhere = replace(servers, temporal_address="cloud:7233")
         assert web_links(elsewhere, "run-1", "dead-letter-run-1-pay") == {}
-    assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {}
+    assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {}
 
 
 @pytest.mark.parametrize(

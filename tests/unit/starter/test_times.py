@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import InvalidInput
-from redrive.starter.cli.command_options import page_cursor, parse_duration, parse_moment, read_page_cursor
+from redrive.starter.cli.list_options import page_cursor, parse_duration, parse_moment, read_page_cursor
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DURATIONS = [

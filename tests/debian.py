@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def _may_install() -> bool:
 
 def _install(wanted: Mapping[str, str]) -> None:
     """Install the packages of programs that are missing, one process after the other: apt refuses to run twice."""
-    with (Path(tempfile.gettempdir()) / "redrive-tests-apt.lock").open("w") as lock:
+    with Path(shutil.which("apt-get") or "").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [package for program, package in wanted.items() if not _where(program)]
         for words in (["update"], ["install", "--yes", "--no-install-recommends", *missing]) if missing else ():

@@ -166,10 +166,15 @@ def ready(program: Program) -> ReadyProgram:
     return ReadyProgram(program)
 
 
+async def start(program: Program, words: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+    """Start a program that appends what it says to a file."""
+    with _files(log) as streams:
+        return await ready(program).start(words, ROOT, environment, streams)
+
+
 async def start_worker(environment: Mapping[str, str], log: Path) -> Forked:
     """Start a worker that appends what it says to a file."""
-    with _files(log) as streams:
-        return await ready(WORKER).start((), ROOT, environment, streams)
+    return await start(WORKER, (), environment, log)
 
 
 @contextlib.contextmanager

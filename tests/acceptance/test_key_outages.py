@@ -11,7 +11,7 @@ from tests.chaos.key_caller import PIPELINE
 from tests.chaos.keys import key_scene
 from tests.conftest import eventually
 
-STARTS = 100
+STARTS = 60
 TENANT = "forgotten"
 
 

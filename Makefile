@@ -39,7 +39,7 @@ lock: setup ## Update the requirement files from pyproject.toml
 	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
 	$(COMPILE) --extra server --extra otel --extra sentry pyproject.toml --group build -o requirements-image.txt
 
-long: setup ## Run the tests that take too long for every change (about 5 minutes)
+long: setup ## Run the tests that take too long for every change (about 8 minutes)
 	$(PYTHON) run.py test -m long
 
 bench: setup ## Compare with plain Temporal, DBOS and a hand-written run; write docs/benchmarks.md (10 minutes); then bench-bridges

@@ -112,8 +112,10 @@ async def stack() -> AsyncIterator[StackInfo]:
         Path(directory).chmod(0o711)
         async with contextlib.AsyncExitStack() as servers:
             with pytest.MonkeyPatch.context() as patch:
-                # Each test has queues of its own: to sum up the metrics of all takes a tenth of the server's CPU.
+                # Each test has queues of its own: to sum up the metrics of all takes a tenth of the server's CPU, and
+                # those that nobody polls any more are kept for five minutes.
                 patch.setitem(DYNAMIC_CONFIG, "metrics.breakdownByTaskQueue", False)
+                patch.setitem(DYNAMIC_CONFIG, "matching.maxTaskQueueIdleTime", "90s")
                 # Tests make thousands of connections: by default each takes a client 4096 rounds of hashing.
                 patch.setitem(SETTINGS, "scram_iterations", "1")
                 started = Stack(Settings(), state_dir=Path(directory) / "state", workers=0)

@@ -9,8 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
+from typing import NoReturn
 
 PATIENCE = 300
 # Where Debian keeps servers; the path of somebody who is not root often leaves it out.
@@ -23,10 +22,12 @@ def find(program: str, package: str) -> str:
     # Also when it is there: somebody may be in the middle of installing it.
     if _may_install():
         _install({program: package})
-    found = _where(program)
-    if found:
-        return found
-    reason = f"no {package}: there is no {program}; install Debian's package {package!r}"
+    return _where(program) or _give_up(f"no {package}: there is no {program}; install Debian's package {package!r}")
+
+
+def _give_up(reason: str) -> NoReturn:
+    import pytest  # noqa: PLC0415  # `python3 -m tests.debian` may run before it is installed
+
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)

@@ -147,6 +147,7 @@ def test_up_says_where_the_brokers_are(up: Up) -> None:
     assert f"Redis      {redis}" in up.text
 
 
+@pytest.mark.long
 async def test_rabbitmq_keeps_its_queues_when_its_port_changes(rabbitmq_programs: Programs) -> None:
     """The port is not in the name of its node, to which the data belongs."""
     with tempfile.TemporaryDirectory() as directory:

@@ -39,7 +39,7 @@ lock: setup ## Update the requirement files from pyproject.toml
 	$(COMPILE) $(EVERYTHING) --group build --group dev -o requirements-dev.txt
 	$(COMPILE) --extra server --extra otel --extra sentry pyproject.toml --group build -o requirements-image.txt
 
-long: setup ## Run the tests that take too long for every change (about 5 minutes)
+long: setup ## Run the tests that take too long for every change (about 8 minutes)
 	$(PYTHON) run.py test -m long
 
 bench: setup ## Compare with plain Temporal, DBOS and a hand-written run; write docs/benchmarks.md (10 minutes); then bench-bridges
@@ -86,7 +86,7 @@ chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay 
 
 hostile: setup ## Send a corpus of hostile documents by every way in, beside a quiet tenant (about 13 minutes)
 	$(BIN)/python -m tests.chaos.hostile
-	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_extremes.py tests/integration/console/test_schema.py tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py
+	WHOLE_CORPUS=1 $(BIN)/python -m pytest tests/integration/console/test_extremes.py tests/integration/console/test_schema.py tests/integration/console/test_hostile_documents.py tests/integration/dead_letters/test_hostile_documents.py tests/integration/odd_inputs/test_starts.py tests/unit/test_hostile_documents.py
 
 foreign: setup ## Run temporalio/samples-python's tests, every activity killed once and replayed (fetched, or REDRIVE_SAMPLES=checkout; 8 to 15 minutes)
 	$(BIN)/python -m tests.chaos.foreign

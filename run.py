@@ -27,6 +27,8 @@ STAMP = VENV / "installed"
 RUNTIME, DEVELOPMENT, SETUP = "requirements.txt", "requirements-dev.txt", "requirements-setup.txt"
 # Tests wait more than they compute: four files at a time, each process with its own stack.
 SIDE_BY_SIDE = ["--numprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+MEMORY = "/dev/shm"  # noqa: S108  # each test has a directory of its own there
+ROOM = 8 * 1024**3
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],
@@ -54,7 +56,7 @@ def _become(command: list[str]) -> None:
     environment = os.environ | {"PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
     if "pytest" in command:
         os.chdir(ROOT)
-        environment = _with_bytecode(environment)
+        environment = _with_files_in_memory(_with_bytecode(environment))
     else:
         # So that commands that it prints can be pasted: `redrive` itself is not on the user's path.
         environment["REDRIVE_CALLED_AS"] = shlex.join(["python3", sys.argv[0]])
@@ -66,6 +68,17 @@ def _with_bytecode(environment: dict[str, str]) -> dict[str, str]:
     """Keep compiled code inside `.venv`: tests start hundreds of processes, and compiling takes most of their start."""
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(VENV / "bytecode")}
+
+
+def _with_files_in_memory(environment: dict[str, str]) -> dict[str, str]:
+    """Keep temporary files in memory if there is room: tests make hundreds of databases, and throw them away."""
+    try:
+        found = os.statvfs(MEMORY)
+    except OSError:
+        return environment
+    roomy = found.f_bavail * found.f_frsize >= ROOM and os.access(MEMORY, os.W_OK)
+    # Programs are installed there too.
+    return {"TMPDIR": MEMORY} | environment if roomy and not found.f_flag & os.ST_NOEXEC else environment
 
 
 def _check() -> int:

@@ -7,11 +7,9 @@ import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
+from typing import NoReturn
 
 PATIENCE = 300
 # Where Debian keeps servers; the path of somebody who is not root often leaves it out.
@@ -24,10 +22,12 @@ def find(program: str, package: str) -> str:
     # Also when it is there: somebody may be in the middle of installing it.
     if _may_install():
         _install({program: package})
-    found = _where(program)
-    if found:
-        return found
-    reason = f"no {package}: there is no {program}; install Debian's package {package!r}"
+    return _where(program) or _give_up(f"no {package}: there is no {program}; install Debian's package {package!r}")
+
+
+def _give_up(reason: str) -> NoReturn:
+    import pytest  # noqa: PLC0415  # `python3 -m tests.debian` may run before it is installed
+
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -43,7 +43,7 @@ def _may_install() -> bool:
 
 def _install(wanted: Mapping[str, str]) -> None:
     """Install the packages of programs that are missing, one process after the other: apt refuses to run twice."""
-    with (Path(tempfile.gettempdir()) / "redrive-tests-apt.lock").open("w") as lock:
+    with Path(shutil.which("apt-get") or "").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [package for program, package in wanted.items() if not _where(program)]
         for words in (["update"], ["install", "--yes", "--no-install-recommends", *missing]) if missing else ():

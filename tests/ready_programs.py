@@ -46,24 +46,30 @@ COMMAND: Final = Program(
     "redrive.entry_point",
     (
         "redrive.client",
+        "redrive.dead_letter_client",
         "redrive.documents",
         "redrive.log_lines",
         "redrive.payloads",
+        "redrive.postgres.database",
         "redrive.settings",
+        "redrive.starter.stack.state",
         "redrive.store.audit",
         "redrive.store.bulk.operations",
+        "redrive.store.dead_letters.figures",
         "redrive.store.dead_letters.lists",
         "redrive.store.runs",
         "temporalio.contrib.pydantic",
         "temporalio.envconfig",
         "cyclopts",
         "cyclopts.completion.install",
+        "cyclopts.help",
         "cyclopts.validators",
         "rich.live",
         "rich.progress",
         "rich.prompt",
         "rich.table",
         "asyncpg",
+        "email.parser",
     ),
 )
 WORKER: Final = Program("worker.py", "redrive.worker", ("redrive.worker",))
@@ -166,10 +172,15 @@ def ready(program: Program) -> ReadyProgram:
     return ReadyProgram(program)
 
 
+async def start(program: Program, words: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+    """Start a program that appends what it says to a file."""
+    with _files(log) as streams:
+        return await ready(program).start(words, ROOT, environment, streams)
+
+
 async def start_worker(environment: Mapping[str, str], log: Path) -> Forked:
     """Start a worker that appends what it says to a file."""
-    with _files(log) as streams:
-        return await ready(WORKER).start((), ROOT, environment, streams)
+    return await start(WORKER, (), environment, log)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ _ENDINGS: Final = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL
 POSTGRES_PORT: Final = 15432
 _USER: Final = "redrive"
 _DATABASE: Final = "redrive"
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
     "timezone": "UTC",
@@ -214,7 +214,7 @@ class Postgres:
     @property
     def command(self) -> list[str]:
         """The command line that starts it."""
-        options = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        options = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
         return [self.placement.program("postgres"), "-D", str(self.placement.data), "-p", str(self.port), *options]
 
     async def prepare(self) -> None:

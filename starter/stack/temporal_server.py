@@ -74,8 +74,7 @@ class TemporalServer:
             command=self.command,
             ready=self.is_ready,
             prepare=self.prepare,
-            # Nothing of ours: our environment holds passwords.
-            environment={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.database.parent)},
+            environment=self._environment(),
             directory=Path("/"),
             account=self.account,
         )
@@ -94,6 +93,11 @@ class TemporalServer:
             *(("--ui-public-path", self.web_ui_path) if self.web_ui_path else ()),
             *_search_attributes(),
         ]
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of ours, which holds passwords, but how much memory Go may use to save CPU."""
+        given = {name: os.environ[name] for name in ("GOGC", "GOMEMLIMIT") if name in os.environ}
+        return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.database.parent)} | given
 
     async def prepare(self) -> None:
         """Create its data directory, or change its owner if root has run the server before."""

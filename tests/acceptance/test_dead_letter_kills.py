@@ -4,7 +4,7 @@ import asyncio
 
 from tests.chaos.scene import Scene, scene
 
-RUNS = 40
+RUNS = 24
 
 
 async def test_kills_lose_no_dead_letter_and_replay_none_twice() -> None:

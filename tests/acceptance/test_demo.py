@@ -5,7 +5,6 @@ import pty
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,13 +26,11 @@ def directory() -> Iterator[Path]:
 
 
 def test_demo_without_a_terminal_tells_the_story(directory: Path) -> None:
-    """It ends within a minute with exit code 0, all scenes, a summary and links, and leaves nothing running."""
-    started = time.monotonic()
+    """It ends by itself with exit code 0, all scenes, a summary and links, and leaves nothing running."""
     said = subprocess.run(
         [COMMAND, "demo"], cwd=directory, env=environment(), capture_output=True, text=True, timeout=100, check=False
     )
     assert (said.returncode, said.stderr) == (0, "")
-    assert time.monotonic() - started < 60
     assert all(scene.about in said.stdout for scene in SCENES)
     assert SUMMARY in said.stdout
     assert said.stdout.count("/namespaces/default/workflows/run-") == len(SCENES)

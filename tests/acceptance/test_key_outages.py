@@ -32,6 +32,7 @@ async def _is_forgotten(client: Client, run_id: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_same_key_is_one_run_whatever_goes_away() -> None:
     """One run id, one workflow, at most one first caller; every living caller is answered; the row is made and kept."""

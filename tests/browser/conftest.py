@@ -36,7 +36,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 @pytest.fixture
 async def browser_page(browser: Browser) -> AsyncIterator[Page]:
     """A page of Chromium."""
-    page = await browser.new_page(viewport={"width": 1600, "height": 1200})
+    page = await browser.new_page(viewport={"width": 1600, "height": 1200}, reduced_motion="reduce")
     yield page
     await page.close()
 

@@ -59,7 +59,7 @@ class Pages:
     async def visitor(self, **options: Any) -> Page:
         """Return a page of a browser that nobody is signed in with. What goes wrong in it fails the test."""
         context = await self.browser.new_context(
-            base_url=self.address, viewport={"width": 1280, "height": 900}, **options
+            base_url=self.address, viewport={"width": 1280, "height": 900}, reduced_motion="reduce", **options
         )
         context.set_default_timeout(PATIENCE)
         return await context.new_page()

@@ -14,7 +14,9 @@ from redrive.console.authentication import SESSION
 from redrive.settings import Settings
 from redrive.starter.stack.children import Supervisor
 from redrive.starter.stack.ports import reserve
+from redrive.starter.stack.state import StackInfo
 from redrive.starter.stack.temporal_server import WEB_UI_PATH, TemporalServer, find_temporal
+from redrive.store.access import create_link
 from tests.browser.pages import PATIENCE, Pages, serving
 from tests.conftest import eventually
 
@@ -47,11 +49,20 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Temp
             port.close()
 
 
-@pytest.fixture
-async def proxied(settings: Settings, server: TemporalServer, browser: Browser) -> AsyncIterator[Pages]:
+@pytest.fixture(scope="module")
+async def proxied(
+    stack: StackInfo, server: TemporalServer, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pages]:
     """A console that shows that server's Web UI."""
-    changes = {"web_ui_proxy": f"http://127.0.0.1:{server.web_ui_port}", "temporal_address": server.address}
-    async with serving(settings.model_copy(update=changes), browser) as pages:
+    settings = Settings(
+        temporal_address=server.address,
+        database_url=stack.database_url,
+        access_database_url=stack.access_url,
+        owner_database_url=stack.owner_url,
+        state_dir=tmp_path_factory.mktemp("console"),
+        web_ui_proxy=f"http://127.0.0.1:{server.web_ui_port}",
+    )
+    async with serving(settings, browser) as pages:
         yield pages
 
 
@@ -154,6 +165,7 @@ async def test_nothing_of_ours_reaches_the_web_ui_and_no_cookie_of_ours_comes_fr
 
 
 async def _client(proxied: Pages, role: Role) -> httpx.AsyncClient:
-    page = await proxied.signed_in(role)
-    [session] = [each["value"] for each in await page.context.cookies() if each["name"] == SESSION]
+    link = await create_link(proxied.access, await proxied.token(role))
+    async with httpx.AsyncClient(base_url=proxied.address, timeout=30) as stranger:
+        session = (await stranger.get(f"/sign-in/link/{link}")).cookies[SESSION]
     return httpx.AsyncClient(base_url=proxied.address, cookies={SESSION: session}, timeout=30)

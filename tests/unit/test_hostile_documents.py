@@ -46,7 +46,7 @@ from redrive.redaction.redactor import Redactor
 from redrive.starter.cli.dead_letters.commands import parse_object
 from redrive.store.dead_letters.models import LetterRecord
 from redrive.workflows.inputs import read_command, read_message, read_run_input
-from tests.hostile.documents import Document, around, corpus
+from tests.hostile.documents import THINNED, Document, around, corpus
 from tests.integration.store.letters import exhausted, new_letter
 
 # On an idle machine a megabyte takes at most 50 ms in each of them. This one may be busy: twenty times that is still
@@ -159,6 +159,11 @@ def memory(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+def is_weighed(document: int, way: int) -> bool:
+    """Tell whether memory is measured, which takes several times the work: each document by some of the ways."""
+    return (document + way) % THINNED == 0
+
+
 def answered(read: Callable[[bytes], object], data: bytes) -> object:
     """Return what a reader makes of bytes: a value, or the sentence of its refusal. Anything else is raised."""
     try:
@@ -181,20 +186,20 @@ def test_the_corpus_is_large_and_stays_the_same() -> None:
 def test_whatever_comes_is_taken_or_refused_for_its_share(what: str) -> None:
     """No document makes a reader raise anything but a refusal, take long, or take much memory."""
     read = READERS[what]
-    for document in small_corpus():
+    for number, document in enumerate(small_corpus()):
         work = functools.partial(answered, read, document.data)
         assert seconds(work) < SECONDS, document.name
-        if len(document.data) > SHORT:
+        if len(document.data) > SHORT and is_weighed(number, list(READERS).index(what)):
             assert memory(work) < MEMORY, document.name
 
 
 @pytest.mark.parametrize("what", WALKERS)
 def test_whatever_is_taken_costs_its_share_everywhere(what: str) -> None:
     """Every walker is linear in a document that was taken, whatever its shape."""
-    for name, document in taken():
+    for number, (name, document) in enumerate(taken()):
         work = functools.partial(WALKERS[what], document)
         assert seconds(work) < SECONDS, name
-        if len(json.dumps(document)) > SHORT:
+        if len(json.dumps(document)) > SHORT and is_weighed(number, list(WALKERS).index(what)):
             assert memory(work) < MEMORY, name
 
 

@@ -3,7 +3,6 @@
 import json
 import shlex
 import socket
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -18,9 +17,10 @@ from pamqp import commands
 
 from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.starter.stack.rabbitmq import Programs
-from tests.acceptance.live import COMMAND, ROOT, Up, environment, working_directory
+from tests.acceptance.live import ROOT, Up, working_directory
 from tests.conftest import eventually
 from tests.integration.bridges.rabbit import rabbitmq_server
+from tests.integration.cli.command import CommandLine, Said
 
 WORK = "billing.invoices"
 PATIENCE = 60.0
@@ -33,10 +33,8 @@ def up(rabbitmq_programs: Programs) -> Iterator[Up]:
         yield up
 
 
-def redrive(up: Up, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *words], cwd=up.directory, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+async def redrive(up: Up, *words: str) -> Said:
+    return await CommandLine(up.directory)(*words)
 
 
 def stack(up: Up) -> dict[str, Any]:
@@ -67,9 +65,9 @@ async def take(up: Up) -> bytes | None:
 
 
 async def listed(up: Up, *words: str) -> list[dict[str, Any]]:
-    said = redrive(up, "messages", "list", "--json", *words)
-    assert said.returncode == 0, said.stderr
-    rows: list[dict[str, Any]] = json.loads(said.stdout)["messages"]
+    said = await redrive(up, "messages", "list", "--json", *words)
+    assert said.code == 0, said.err
+    rows: list[dict[str, Any]] = said.document["messages"]
     return rows
 
 
@@ -88,33 +86,33 @@ async def test_operator_replays_and_discards_messages_from_the_command_line(up: 
         return len(await listed(up, "--status", "pending", "--queue", WORK)) == 2
 
     await eventually(both, within=PATIENCE)
-    assert ids[0] in redrive(up, "messages", "show", ids[0]).stdout
-    assert redrive(up, "messages", "show", ids[0], "--payload").stdout == "invoice 7"
-    said = redrive(up, "messages", "replay", f"message-{ids[0]}", "--reason", "billing is back", "--yes")
-    assert (said.returncode, said.stderr) == (0, "")
+    assert ids[0] in (await redrive(up, "messages", "show", ids[0])).out
+    assert (await redrive(up, "messages", "show", ids[0], "--payload")).out == "invoice 7"
+    said = await redrive(up, "messages", "replay", f"message-{ids[0]}", "--reason", "billing is back", "--yes")
+    assert (said.code, said.err) == (0, "")
     assert await eventually(lambda: take(up), within=PATIENCE) == b"invoice 7"
-    said = redrive(up, "messages", "discard", ids[1], "--reason", "sent by hand", "--yes", "--json")
-    assert json.loads(said.stdout)["accepted"]
-    again = redrive(up, "messages", "replay", ids[1], "--reason", "too late", "--yes")
-    assert again.returncode == 1
-    assert "the message is discarded: only one that is pending can be replayed" in again.stderr
+    said = await redrive(up, "messages", "discard", ids[1], "--reason", "sent by hand", "--yes", "--json")
+    assert said.document["accepted"]
+    again = await redrive(up, "messages", "replay", ids[1], "--reason", "too late", "--yes")
+    assert again.code == 1
+    assert "the message is discarded: only one that is pending can be replayed" in again.err
 
     async def replayed() -> bool:
         return [row["message_id"] for row in await listed(up, "--status", "replayed")] == [ids[0]]
 
     await eventually(replayed, within=PATIENCE)
-    trail = redrive(up, "audit", "list", "--letter", f"message-{ids[0]}", "--json")
-    actions = [line["action"] for line in json.loads(trail.stdout)]
+    trail = await redrive(up, "audit", "list", "--letter", f"message-{ids[0]}", "--json")
+    actions = [line["action"] for line in trail.document]
     assert actions == ["replay_outcome", "replay_requested", "dead_lettered"]
-    assert redrive(up, "audit", "verify").returncode == 0
+    assert (await redrive(up, "audit", "verify")).code == 0
 
 
-def test_unknown_message_is_refused_by_name(up: Up) -> None:
+async def test_unknown_message_is_refused_by_name(up: Up) -> None:
     """An id that nobody has, or that is none, is quoted with what to do."""
     for wrong in (str(uuid.uuid4()), "nonsense"):
-        said = redrive(up, "messages", "show", wrong)
-        assert said.returncode == 1
-        assert f"no dead message has the id {wrong!r}" in said.stderr
+        said = await redrive(up, "messages", "show", wrong)
+        assert said.code == 1
+        assert f"no dead message has the id {wrong!r}" in said.err
 
 
 def test_up_brings_each_broker_with_its_bridge(up: Up) -> None:
@@ -149,6 +147,7 @@ def test_up_says_where_the_brokers_are(up: Up) -> None:
     assert f"Redis      {redis}" in up.text
 
 
+@pytest.mark.long
 async def test_rabbitmq_keeps_its_queues_when_its_port_changes(rabbitmq_programs: Programs) -> None:
     """The port is not in the name of its node, to which the data belongs."""
     with tempfile.TemporaryDirectory() as directory:
@@ -171,8 +170,8 @@ async def test_commands_of_the_page_send_messages(up: Up) -> None:
     lines = [line.partition("  #")[0] for line in page.splitlines() if line.startswith("redrive messages send ")]
     assert len(lines) == 2
     for line in lines:
-        said = redrive(up, *shlex.split(line)[1:])
-        assert (said.returncode, said.stderr) == (0, "")
+        said = await redrive(up, *shlex.split(line)[1:])
+        assert (said.code, said.err) == (0, "")
 
     async def came_back() -> bool:
         return await take(up) == b"invoice 7"

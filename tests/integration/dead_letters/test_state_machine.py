@@ -306,7 +306,7 @@ def test_run_and_letter_behave_like_the_model(stack: StackInfo, tmp_path: Path) 
         run_state_machine_as_test(
             seed(number)(Orders),
             settings=settings(
-                max_examples=4,
+                max_examples=3,
                 stateful_step_count=6,
                 # What failed once on real servers is told as it was: trying to shrink it would take minutes.
                 phases=[Phase.generate],

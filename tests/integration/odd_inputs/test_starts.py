@@ -21,6 +21,7 @@ from redrive.processes.rabbitmq_bridge import RabbitBridge
 from redrive.settings import Settings
 from redrive.worker import WORKFLOWS
 from tests.conftest import WorkerFactory
+from tests.hostile.documents import THINNED
 from tests.integration.odd_inputs.documents import MALFORMED, NONE_AT_ALL
 
 TAKE_NO_INPUT = {
@@ -75,9 +76,20 @@ async def start(client: Client, kind: str, queue: str, arguments: list[RawValue]
 async def test_every_workflow_fails_with_a_sentence_on_what_it_cannot_read(
     queues: dict[str, str], temporal: Client
 ) -> None:
-    """All workflow types of all processes by all malformed inputs: none is stuck, and each refusal says why."""
+    """Every workflow type of all processes, by every malformed input: none is stuck, and each refusal says why.
+
+    One in five of all pairs; `make hostile` starts all.
+    """
     assert queues.keys() == set(Workflow)
-    odd = [(kind, what) for kind in queues for what in MALFORMED if not (kind in TAKE_NO_INPUT and what in NONE_AT_ALL)]
+    pairs = [
+        (kind, what)
+        for number, kind in enumerate(queues)
+        for place, what in enumerate(MALFORMED)
+        if (number + place) % THINNED == 0
+    ]
+    odd = [(kind, what) for kind, what in pairs if not (kind in TAKE_NO_INPUT and what in NONE_AT_ALL)]
+    assert {kind for kind, _ in odd} == queues.keys()
+    assert {what for _, what in odd} == MALFORMED.keys()
     handles = [await start(temporal, kind, queues[kind], MALFORMED[what]) for kind, what in odd]
     outcomes = dict(zip(odd, await asyncio.gather(*map(outcome, handles)), strict=True))
     words = ("input", "payload")

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,42 +15,48 @@ from redrive.dead_letters import LetterStatus
 from redrive.errors import Unavailable
 from redrive.settings import Settings
 from tests.conftest import eventually
+from tests.integration.plugin import users_worker
 from tests.integration.plugin.conftest import ProjectFactory
 from tests.integration.plugin.lab import Project
 from tests.integration.plugin.users_worker import TouchWorkflow
+from tests.ready_programs import Forked, Program, outer_environment, start
 
-ROOT = Path(__file__).parents[3]
+USERS_WORKER = Program(
+    "users_worker",
+    users_worker.__name__,
+    ("redrive.plugin", "redrive.plugin.plugin", "temporalio.client", "temporalio.worker"),
+)
 MOMENT = 0.25
 STEPS = [
     f"{moment}:redrive.{name}" for name in ("report", "record_command", "outcome") for moment in ("before", "after")
 ]
 
 
-def worker_command(users: Project, letters: str, *moments: str) -> list[str]:
-    """Return the command of the project's worker as a process."""
-    address = users.client.service_client.config.target_host
-    return [sys.executable, "-m", "tests.integration.plugin.users_worker", address, users.queue, letters, *moments]
+async def start_worker(users: Project, letters: str, *moments: str) -> Forked:
+    """Start the project's worker as a process."""
+    words = (users.client.service_client.config.target_host, users.queue, letters, *moments)
+    return await start(USERS_WORKER, words, outer_environment(), Path(os.devnull))
 
 
-@contextlib.contextmanager
-def worker_process(users: Project, letters: str) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def worker_process(users: Project, letters: str) -> AsyncIterator[None]:
     """Run the project's worker as a process, and kill it."""
-    process = subprocess.Popen(worker_command(users, letters), cwd=ROOT)
+    process = await start_worker(users, letters)
     try:
         yield
     finally:
         process.kill()
-        process.wait()
+        await process.wait()
 
 
 @contextlib.asynccontextmanager
 async def restarted_worker(users: Project, letters: str, *moments: str) -> AsyncIterator[Callable[[], None]]:
     """Run the project's worker as a process that is started again when it dies; give what kills it now."""
-    current: list[asyncio.subprocess.Process] = []
+    current: list[Forked] = []
 
     async def supervise() -> None:
         while True:
-            current[:] = [await asyncio.create_subprocess_exec(*worker_command(users, letters, *moments), cwd=ROOT)]
+            current[:] = [await start_worker(users, letters, *moments)]
             await current[0].wait()
 
     supervisor = asyncio.create_task(supervise())
@@ -59,7 +64,8 @@ async def restarted_worker(users: Project, letters: str, *moments: str) -> Async
         yield lambda: current[0].kill()  # noqa: PLW0108 - the process of that moment
     finally:
         supervisor.cancel()
-        if current and current[0].returncode is None:
+        await asyncio.wait({supervisor})
+        if current:
             current[0].kill()
             await current[0].wait()
 
@@ -127,18 +133,18 @@ async def test_a_killed_worker_loses_and_doubles_nothing(
     paths = [tmp_path / str(number) for number in range(6)]
     for path in paths:
         Path(f"{path}.broken").touch()
-    with worker_process(users, letters):
+    async with worker_process(users, letters):
         first = await users.start(TouchWorkflow.run, str(paths[0]))
         await users.parked(first)
         handles = [first, *[await users.start(TouchWorkflow.run, str(path)) for path in paths[1:]]]
         await asyncio.sleep(MOMENT)
-    with worker_process(users, letters):
+    async with worker_process(users, letters):
         found = [(await users.parked(handle))[0] for handle in handles]
         for path in paths:
             Path(f"{path}.broken").unlink()
         given = [asyncio.create_task(replayed(users, letter)) for letter in found]
         await asyncio.sleep(MOMENT)
-    with worker_process(users, letters):
+    async with worker_process(users, letters):
         await asyncio.gather(*given)
         for handle in handles:
             # Killed within an attempt, it fails by its timeout and parks again: nobody else could know.

@@ -57,6 +57,7 @@ async def test_stored_histories_replay() -> None:
         await replayer.replay_workflow(WorkflowHistory.from_json(path.stem, path.read_text()))
 
 
+@pytest.mark.long
 async def test_fresh_histories_replay(users: Project, plain: Client) -> None:
     """Those that today's SDK and server record."""
     for handle in (await recorded(users, plain)).values():

@@ -73,7 +73,7 @@ class _Dying(ActivityInboundInterceptor):
         return result
 
 
-async def main(address: str, queue: str, letters: str, *moments: str) -> None:
+async def serve(address: str, queue: str, letters: str, *moments: str) -> None:
     """Run the worker."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
@@ -95,5 +95,6 @@ async def main(address: str, queue: str, letters: str, *moments: str) -> None:
     ).run()
 
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def main() -> None:
+    """Run it as a program."""
+    asyncio.run(serve(*sys.argv[1:]))

@@ -185,7 +185,7 @@ async def test_a_waiting_step_is_seen_and_can_be_canceled(
             await running.redrive.result(started.run_id)
     assert (step.attempt, [entry.attempt for entry in step.attempts]) == (1, [1])
     assert step.next_retry_at is not None
-    assert timedelta(seconds=50) < step.next_retry_at - step.attempts[0].at <= timedelta(seconds=61)
+    assert timedelta(seconds=50) < step.next_retry_at - step.attempts[0].at < timedelta(seconds=120)
     assert flaky.seen == [1]
 
 

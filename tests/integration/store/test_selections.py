@@ -58,7 +58,7 @@ async def filled(pool: Pool) -> str:
     return tenant
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FILTERS)
 @example({"text": "charge"})
 @example({"text": "key-1"})

@@ -186,7 +186,7 @@ ERRORS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(POLICIES, st.lists(ERRORS, min_size=1, max_size=6), st.integers())
 def test_a_fast_first_attempt_changes_no_number_and_no_delay(
     policy: RetryPolicy, errors: list[BaseException | None], seed: int

@@ -61,8 +61,8 @@ def test_field_of_the_broker_counts_where_it_does_not_differ(named: str | None, 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("tenant"), inner),
-    max_leaves=20,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just("tenant"), inner, max_size=4),
+    max_leaves=8,
 )
 
 

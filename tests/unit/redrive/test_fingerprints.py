@@ -91,6 +91,6 @@ def test_any_text_has_one(message: str) -> None:
 def test_long_texts_cost_little(piece: str) -> None:
     """No text that a module can raise keeps a worker busy."""
     text = (piece * ERROR_TEXT_LIMIT)[:ERROR_TEXT_LIMIT]
-    started = time.perf_counter()
+    started = time.process_time()
     _mark(text)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 1.0

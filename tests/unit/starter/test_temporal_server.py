@@ -67,6 +67,17 @@ def test_server_registers_every_search_attribute(server: TemporalServer) -> None
     assert _values(server, "--search-attribute") == [*keywords, f"{LABELS_ATTRIBUTE}=KeywordList"]
 
 
+def test_server_gets_nothing_of_our_environment_but_how_much_memory_it_may_use(
+    server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our environment holds passwords."""
+    monkeypatch.setenv("DATABASE_URL", "postgresql://redrive:hunter2@127.0.0.1/redrive")
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("GOGC", "400")
+    monkeypatch.delenv("GOMEMLIMIT", raising=False)
+    assert server.program.environment == {"PATH": "/bin", "HOME": "/state", "GOGC": "400"}
+
+
 def test_temporal_of_this_environment_is_found() -> None:
     """The command comes with the wheel."""
     assert find_temporal().name == "temporal"

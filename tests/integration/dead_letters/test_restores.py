@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -224,12 +225,12 @@ async def _differences(case: Case) -> list[str]:
     waiting = [(each["step"], each["cycle"]) for each in letters if _waits(each)]
     parked = [(each.name, each.cycle) for each in run.steps if each.status is StepStatus.DLQ and not status.closed]
     word = "completed" if status is RunStatus.SUCCESS else "failed"
-    told = {
+    told: dict[str, list[Any]] = {
         "row": [(row["status"], row["closed_at"] is not None) for row in rows],
         "key": [(key["status"], key["run_status"]) for key in keys],
         "records": waiting,
     }
-    allowed = {
+    allowed: dict[str, list[list[Any]]] = {
         "row": [[(status, status.closed)], *([] if parked else [[]])],
         "key": [[(word, status) if status.closed else ("processing", None)], []],
         "records": [parked],

@@ -1,7 +1,7 @@
 """Ends of runs, and keys, that the database missed: it was down, or the worker was killed, when they were reported.
 
 Rows and keys that say that a run is open are compared with Temporal: one list call for many of them, and others only
-for those that it does not list as open.
+for those that it does not list as the row says. Rows that were restored from a backup may say where the run was then.
 """
 
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from redrive.idempotency.starts import known_hash, outcome_of
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
 from redrive.store.keys import KeyRow, list_unheard
-from redrive.store.runs import UnheardRun, close_run, forget_run, list_unheard_runs
+from redrive.store.runs import UnheardRun, correct_run, forget_run, list_unheard_runs
 from redrive.visibility import execution_status, runs_query
 
 AT_ONCE: Final = 200
@@ -30,7 +30,7 @@ _UNKNOWN: Final = "Temporal has no such run: it was never started, or is gone"
 
 @dataclass(frozen=True)
 class MissedRun:
-    """A row that says that its run is open; Temporal's word for it, or None if Temporal does not know the run."""
+    """A row of an open run that Temporal says something else of; None if Temporal does not know the run."""
 
     row: UnheardRun
     status: RunStatus | None
@@ -55,23 +55,23 @@ class MissedEnds:
         self._quiet = quiet
 
     async def runs(self, tenant: str | None) -> AsyncIterator[MissedRun]:
-        """Find rows of runs."""
+        """Find rows of runs. One that is parked by now is compared with its record, and reports by itself."""
         last = None
         while rows := await list_unheard_runs(self._pool, tenant, self._quiet, AT_ONCE, last):
             last = rows[-1]
             still_open = await self._open_runs([row.run_id for row in rows])
-            for row in (row for row in rows if row.run_id not in still_open):
+            for row in (row for row in rows if still_open.get(row.run_id) is not row.status):
                 description = await self._description(row.run_id)
                 status = execution_status(description) if description else None
-                if status is None or status.closed:
+                if status not in {row.status, RunStatus.DLQ_PENDING}:
                     yield MissedRun(row, status, description.close_time if description else None)
 
     async def settle_run(self, missed: MissedRun) -> None:
-        """Write a run's end. A row whose run is unknown to Temporal goes: nobody knows its end."""
+        """Write what Temporal says. A row whose run is unknown to Temporal goes: nobody knows its end."""
         if missed.status is None:
             await forget_run(self._pool, missed.row)
         else:
-            await close_run(self._pool, missed.row, missed.status, missed.closed_at)
+            await correct_run(self._pool, missed.row, missed.status, missed.closed_at)
 
     async def keys(self, tenant: str | None) -> AsyncIterator[MissedKey]:
         """Find keys. One without a run may be about to start it, unless it has expired."""
@@ -115,11 +115,11 @@ class MissedEnds:
         """Return why a run has failed, in its own words."""
         return (await self._end(run_id, RunStatus.FAILED)).error
 
-    async def _open_runs(self, run_ids: list[str]) -> set[str]:
-        """Return which of these runs Temporal lists as open."""
+    async def _open_runs(self, run_ids: list[str]) -> dict[str, RunStatus]:
+        """Return which of these runs Temporal lists as open, and as what."""
         query = runs_query(tenant=None, status=None, pipeline=None, run_ids=run_ids)
         listed = self._client.list_workflows(f"{query} AND ExecutionStatus = 'Running'")
-        return {execution.id async for execution in listed}
+        return {execution.id: execution_status(execution) async for execution in listed}
 
     async def _description(self, run_id: str) -> WorkflowExecutionDescription | None:
         try:

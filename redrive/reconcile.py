@@ -143,7 +143,7 @@ class Reconciliation:
         problems = []
         async for missed in self._ends.runs(tenant):
             row, word = missed.row, missed.status.value if missed.status else "that it knows no such run"
-            about = f"its row says that it is open, Temporal says {word}"
+            about = f"its row says {row.status.value}, Temporal says {word}"
             problems.append(Problem(kind=Kind.ROW_BEHIND, tenant=row.tenant, run_id=row.run_id, step="", about=about))
             if self._repair:
                 await self._ends.settle_run(missed)

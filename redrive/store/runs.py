@@ -69,11 +69,12 @@ class UnheardRun(NamedTuple):
     updated_at: datetime
     run_id: str
     tenant: str
+    status: RunStatus
 
 
 # A run that is parked at an open dead letter is compared with that.
 _UNHEARD: Final = """
-    SELECT updated_at, run_id, tenant FROM runs
+    SELECT updated_at, run_id, tenant, status FROM runs
     WHERE closed_at IS NULL AND updated_at < now() - $1::interval AND (updated_at, run_id) > ($3, $4)
         AND ($5::text IS NULL OR tenant = $5) AND (status <> 'DLQ_PENDING' OR NOT EXISTS (
             SELECT FROM dead_letters AS letter WHERE letter.tenant = runs.tenant AND letter.run_id = runs.run_id
@@ -81,7 +82,7 @@ _UNHEARD: Final = """
     ORDER BY updated_at, run_id LIMIT $2
 """
 # Only if the run has reported nothing since.
-_CLOSE: Final = """
+_CORRECT: Final = """
     UPDATE runs SET status = $3, closed_at = $4, updated_at = now(),
         failed_step = CASE WHEN $3 <> 'SUCCESS' THEN failed_step END,
         category = CASE WHEN $3 <> 'SUCCESS' THEN category END
@@ -96,13 +97,14 @@ async def list_unheard_runs(
     """Return runs that may have ended without a record, those longest without news first; no tenant: of all."""
     place = (after.updated_at, after.run_id) if after else (_BEGINNING, "")
     async with reading(pool, tenant) as connection:
-        return [UnheardRun(*record) for record in await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)]
+        records = await connection.fetch(_UNHEARD, quiet, limit, *place, tenant)
+    return [UnheardRun(**{**record, "status": RunStatus(record["status"])}) for record in records]
 
 
-async def close_run(pool: Pool, run: UnheardRun, status: RunStatus, closed_at: datetime | None) -> None:
-    """Record how a run ended, as Temporal tells."""
+async def correct_run(pool: Pool, run: UnheardRun, status: RunStatus, closed_at: datetime | None) -> None:
+    """Record where a run is, or how it ended, as Temporal tells."""
     async with transaction(pool, run.tenant) as connection:
-        await connection.execute(_CLOSE, run.tenant, run.run_id, status.value, closed_at, run.updated_at)
+        await connection.execute(_CORRECT, run.tenant, run.run_id, status.value, closed_at, run.updated_at)
 
 
 async def forget_run(pool: Pool, run: UnheardRun) -> None:

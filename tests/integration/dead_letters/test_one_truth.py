@@ -3,27 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.testing import ActivityEnvironment
 
 from redrive import Redrive, RunStatus
-from redrive.activities.maintenance import KeyActivities
 from redrive.connection import database_url
 from redrive.contracts import StartedRun, Workflow
 from redrive.dead_letters import LetterInput, LetterStatus, Verb
 from redrive.errors import InvalidInput, RunNotFound
 from redrive.idempotency.postgres_claims import PostgresClaims
-from redrive.postgres.database import Database
-from redrive.redaction.redactor import Redactor
 from redrive.settings import Settings
 from redrive.visibility import execution_status
-from tests.alerts import SILENT
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, wording
+from tests.integration.dead_letters.sweeps import sweep
 from tests.integration.dead_letters.test_resets import reset_to_the_first_park
 
 CANCELED = 24
@@ -43,13 +38,6 @@ async def keyed(case: Case, lab_settings: Settings) -> AsyncIterator[Case]:
 
 async def _answer(case: Case, key: str) -> StartedRun:
     return await case.redrive.start("three", {"case": case.name, "n": 1}, tenant=case.tenant, key=key)
-
-
-async def _sweep(case: Case, chosen: Settings) -> None:
-    """Do what the workers' schedule does every minute."""
-    async with Database(database_url(chosen), max_size=2) as database:
-        activities = KeyActivities(case.temporal, database, Redactor(), SILENT, quiet=timedelta(0))
-        await ActivityEnvironment().run(activities.expire_keys)
 
 
 async def _told(case: Case, run_id: str, key: str) -> dict[str, Any]:
@@ -178,7 +166,7 @@ async def test_row_that_missed_the_end_is_settled_by_the_next_sweep(keyed: Case,
         )
 
         async def settled() -> bool:
-            await _sweep(keyed, lab_settings)
+            await sweep(keyed, lab_settings)
             (row,) = await keyed.rows("SELECT status FROM redrive.runs WHERE run_id = $1", keyed.run_id)
             return bool(row["status"] == RunStatus.SUCCESS)
 
@@ -198,7 +186,7 @@ async def test_row_of_a_run_that_temporal_has_forgotten_goes(case: Case, lab_set
         f"forgotten-{case.name}",
         case.tenant,
     )
-    await _sweep(case, lab_settings)
+    await sweep(case, lab_settings)
     rows = await case.rows("SELECT run_id FROM redrive.runs WHERE tenant = $1", case.tenant)
     assert [row["run_id"] for row in rows] == [case.run_id]
     with pytest.raises(RunNotFound):

@@ -13,7 +13,7 @@ from redrive.postgres.tenancy import Pool
 from redrive.store.dead_letters import records
 from redrive.store.dead_letters.lists import get_letter
 from redrive.store.keys import get_key
-from redrive.store.runs import get_run, put_finished
+from redrive.store.runs import correct_run, get_run, list_unheard_runs, put_finished
 from tests.integration.store.letters import CYCLE, START, discard, exhausted, given, outcome, replay, yes
 
 KEY = "order:ann:1:pay:v1"
@@ -109,3 +109,15 @@ async def test_cancellation_that_is_recorded_late_does_not_end_a_newer_row(pool:
     await records.put_outcome(pool, letter, outcome(Ending.CANCELED, None, revision=CYCLE + 1))
     assert (await _said(pool, letter))[1] is LetterStatus.DISCARDED
     assert (await _said(pool, later))[:2] == (RunStatus.DLQ_PENDING, LetterStatus.PENDING)
+
+
+async def test_row_that_has_changed_since_it_was_compared_is_not_corrected(pool: Pool, letter: LetterId) -> None:
+    """Temporal said that the run had ended; it was reset since, and has reported that it is parked."""
+    await _park(pool, letter, 1)
+    command = replay()
+    assert (await records.take_command(pool, given(letter, command), command, yes(command))).obey
+    (seen,) = await list_unheard_runs(pool, letter.tenant, timedelta(0), 10, None)
+    assert (seen.run_id, seen.status) == (letter.run_id, RunStatus.RUNNING)
+    await _park(pool, letter, 2)
+    await correct_run(pool, seen, RunStatus.SUCCESS, START)
+    assert await _said(pool, letter) == (RunStatus.DLQ_PENDING, LetterStatus.PENDING, KeyStatus.PROCESSING)

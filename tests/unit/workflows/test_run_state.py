@@ -6,7 +6,7 @@ from redrive import STEP, StepStatus
 from redrive.contracts import DOCUMENT_LIMIT, MIB, STEP_LIMIT, RunState, StepSnapshot, StepState
 from redrive.dead_letters import Mode, Replay
 from redrive.workflows.failures import ATTEMPTS_BUDGET
-from redrive.workflows.run_state import begin_cycle, send_back, skip_rest
+from redrive.workflows.run_state import begin_cycle, next_revision, send_back, skip_rest
 
 NOW = datetime(2026, 11, 16, 3, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -40,6 +40,22 @@ def test_only_a_step_that_runs_ends_when_the_rest_is_skipped() -> None:
     skip_rest(state, LATER)
     assert [each.finished_at for each in state.steps] == [NOW, LATER, None]
     assert {each.status for each in state.steps} == {StepStatus.SKIPPED}
+
+
+def test_every_report_of_a_run_has_a_larger_revision() -> None:
+    """Also within one workflow task, in which no time passes, and on a machine whose clock goes back."""
+    state = RunState(steps=[])
+    revisions = [next_revision(state, now) for now in (NOW, NOW, LATER, NOW)]
+    assert revisions == sorted(set(revisions))
+
+
+def test_a_run_that_was_reset_numbers_on_from_the_time() -> None:
+    """It knows only the reports of its older history; those that were made since have smaller numbers all the same."""
+    state = RunState(steps=[])
+    next_revision(state, NOW)
+    before_the_reset = state.model_copy()
+    since = [next_revision(state, NOW + timedelta(minutes=1)) for _ in range(3)]
+    assert next_revision(before_the_reset, LATER) > max(since)
 
 
 def test_the_state_of_the_longest_run_fits_beside_its_document() -> None:

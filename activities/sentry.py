@@ -35,7 +35,6 @@ class SentryEvents:
             dsn=dsn.get_secret_value(),
             transport=self._built,
             default_integrations=False,
-            send_default_pii=False,
             auto_session_tracking=False,
             enable_backpressure_handling=False,
         )

@@ -36,17 +36,16 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
     """Only while the stack runs, and only when it is the one that is used."""
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
     settings = Settings(state_dir=tmp_path)
-    assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {}
+    assert web_links(settings, "run-1") == {}
     with StateDirectory(tmp_path) as state:
         state.write_info(INFO)
-        assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {
+        assert web_links(settings, "run-1") == {
             "run in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/run-1",
-            "dead letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
         }
-        assert web_links(settings, "order 1/a", "dead-letter-1")["run in Temporal"].endswith("/workflows/order%201%2Fa")
+        assert web_links(settings, "order 1/a")["run in Temporal"].endswith("/workflows/order%201%2Fa")
         elsewhere = settings.model_copy(update={"temporal_address": "cloud:7233"})
-        assert web_links(elsewhere, "run-1", "dead-letter-run-1-pay") == {}
-    assert web_links(settings, "run-1", "dead-letter-run-1-pay") == {}
+        assert web_links(elsewhere, "run-1") == {}
+    assert web_links(settings, "run-1") == {}
 
 
 @pytest.mark.parametrize(

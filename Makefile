@@ -78,7 +78,7 @@ real-services: setup ## Build Gitea, install OpenCode, and run the connectors' t
 chaos-bridges: setup ## Kill each dependency of the retry scheduler, under 10,000 messages (about 5 minutes)
 	$(BIN)/python -m tests.chaos.rabbitmq
 
-chaos-outbox: setup ## Kill the bridge, a worker, PostgreSQL and Temporal under 10,000 rows of an outbox (up to half an hour)
+chaos-outbox: setup ## Kill the bridge, a worker, PostgreSQL and Temporal under 10,000 rows of an outbox (up to an hour)
 	$(BIN)/python -m tests.chaos.outbox
 
 chaos-bulk: setup ## Kill workers, console and PostgreSQL under one bulk replay of ten thousand dead letters (up to an hour)

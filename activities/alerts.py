@@ -3,12 +3,14 @@
 Suppressed failures are reported later, in a follow-up. Webhooks are signed, so that receivers can verify the sender.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import time
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import httpx
 from pydantic import SecretStr
@@ -28,6 +30,9 @@ from redrive.postgres.database import Database
 from redrive.settings import AlertSettings
 from redrive.store import alerts
 
+if TYPE_CHECKING:
+    from redrive.activities.sentry import SentryEvents
+
 log = get_logger(__name__)
 
 
@@ -41,7 +46,20 @@ class AlertActivities:
 
     @activity.defn(name=Activity.RAISE_ALERT)
     async def raise_alert(self, alert: Alert) -> None:
-        """Send one alert to every channel that is configured."""
+        """Send one alert; a retry sends it to those channels only that have not taken it."""
+        info = activity.info()
+        taken = {str(channel) for channel in info.heartbeat_details}
+        try:
+            await self.send(alert, taken, source=info.workflow_run_id)
+        finally:
+            activity.heartbeat(*sorted(taken))
+
+    async def send(self, alert: Alert, taken: set[str], *, source: str) -> None:
+        """Send one alert to every configured channel but those that have `taken` it, and add those that do.
+
+        No channel waits for another. Raises an error of one that did not take it. The same alert of the same source
+        is one event for Sentry.
+        """
         log.error(
             "alert.raised",
             dlq_id=alert.letter.workflow_id,
@@ -50,35 +68,34 @@ class AlertActivities:
             fingerprint=alert.fingerprint,
             count=alert.count,
         )
-        if self._sentry:
-            self._to_sentry(alert)
-        if self._settings.webhook_url:
-            await self._to_webhook(self._settings.webhook_url, alert)
-
-    def _to_sentry(self, alert: Alert) -> None:
-        with self._sentry.new_scope() as scope:
-            scope.fingerprint = [alert.letter.tenant, alert.fingerprint]
-            scope.set_context("dead letter", alert.model_dump(mode="json"))
-            self._sentry.capture_message(f"{alert.letter.step}: {alert.category}: {alert.message}", level="error")
-            self._sentry.flush(timeout=5)
+        channels: dict[str, Awaitable[None]] = {}
+        if self._sentry and "sentry" not in taken:
+            channels["sentry"] = self._sentry.send(alert, source)
+        if self._settings.webhook_url and "webhook" not in taken:
+            channels["webhook"] = self._to_webhook(self._settings.webhook_url, alert)
+        outcomes = await asyncio.gather(*channels.values(), return_exceptions=True)
+        failed = {name: error for name, error in zip(channels, outcomes, strict=True) if error is not None}
+        taken |= channels.keys() - failed.keys()
+        # If both failed, the retry tells of the other one.
+        for error in failed.values():
+            raise error
 
     async def _to_webhook(self, url: str, alert: Alert) -> None:
         body = alert.model_dump_json().encode()
         await post_signed(self._http, url, body, self._settings.webhook_secret, what="alert")
 
 
-def _sentry(settings: AlertSettings) -> Any:
-    """Return the configured Sentry SDK if a DSN is set."""
+def _sentry(settings: AlertSettings) -> "SentryEvents | None":
+    """Return the way to Sentry if a DSN is set."""
     if settings.sentry_dsn is None:
         return None
     try:
-        import sentry_sdk  # noqa: PLC0415  # optional: only those who use it install it
+        from redrive.activities.sentry import SentryEvents  # noqa: PLC0415  # optional: only those who use it install it
     except ImportError as error:
         raise InvalidInput(
             "REDRIVE_ALERTS: a Sentry DSN is set; install it with `pip install redrive[sentry]`"
         ) from error
-    sentry_sdk.init(dsn=settings.sentry_dsn.get_secret_value(), default_integrations=False, send_default_pii=False)
-    return sentry_sdk
+    return SentryEvents(settings.sentry_dsn)
 
 
 class AlertWorkflows:

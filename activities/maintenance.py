@@ -9,6 +9,7 @@ webhook.
 import asyncio
 import contextlib
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -118,7 +119,7 @@ class KeyActivities:
         if which in self._told:
             return
         try:
-            await self._alerts.raise_alert(_alert_on(problem))
+            await self._alerts.send(_alert_on(problem), set(), source=uuid.uuid4().hex)
         except (RedriveError, httpx.HTTPError) as error:
             log.warning("alert.not_sent", error_type=type(error).__name__, error=str(error))
             return

@@ -1,12 +1,12 @@
 """How fast rows of an outbox become runs, beside plain starts and Procrastinate: `python -m tests.bench.outbox`.
 
 No worker takes the runs: a run is started when Temporal has accepted it, and that is what is measured.
-- starts a second by one bridge with many rows waiting, and plain `start_workflow` calls, in turns on the same servers;
 - from the commit to the start at a steady rate, and from the call to the answer of a plain start, in turns. The rate is
-  the highest of RATES that plain starts sustain, or the one that is given;
-- rows a second that the bridge's own transactions take over, without Temporal;
-- both again with `--depth` more rows that are due (and withdrawn before starts are timed), as many that are not due
-  yet, and as many that are delivered;
+  the highest of RATES that plain starts sustain, or those that are given. With `--depth`, also by an outbox that has so
+  many rows that are not due yet, as many that are delivered, and as many that were withdrawn;
+- the same with starts that take a fixed time and reach no Temporal: what the outbox itself adds;
+- starts a second by one bridge with many rows waiting, and plain `start_workflow` calls, in turns on the same servers;
+- rows a second that the bridge's own transactions take over, without Temporal, also with `--depth` more that are due;
 - Procrastinate on the same PostgreSQL, at the same rate, with as many jobs waiting.
 """
 
@@ -21,11 +21,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import asyncpg
 import procrastinate
+import psutil
 from temporalio.client import Client
 
 import redrive.outbox
@@ -36,7 +38,9 @@ from redrive.outbox.rows import call, install
 from redrive.settings import Settings
 from redrive.starter.stack.programs import worker_environment
 from redrive.starter.stack.stack import Stack
+from tests.bench.measure import Cpu, cpu_of, in_turn, spread, used
 from tests.bench.outbox_jobs import URL
+from tests.bench.outbox_simulated import START
 from tests.conftest import eventually, owner_url
 
 LANES, BATCH = 8, 25
@@ -46,16 +50,22 @@ RATES = (200, 150, 100, 50, 25)
 # A rate is sustained if the worst of a hundred starts is answered within this.
 SUSTAINED = 0.25
 P50, P99 = 49, 98
-_DEEP = """
-    INSERT INTO redrive.outbox (pipeline, key, payload, status, run_after, run_id, started_at, ended_at)
-    SELECT 'hello', kind || number, '{"name": "Ada"}', CASE kind WHEN 'delivered' THEN kind ELSE 'pending' END,
+# Temporal does not limit these.
+SIMULATED_RATE = 200
+EMPTY, DEEP = "redrive", "deep"
+PARTS = ("latency", "simulated", "starts", "taken", "procrastinate")
+_ROWS = """
+    INSERT INTO {schema}.outbox (pipeline, key, payload, status, run_after, run_id, started_at, ended_at, deleted_at)
+    SELECT 'hello', kind || number, '{{"name": "Ada"}}', CASE kind WHEN 'delivered' THEN kind ELSE 'pending' END,
         now() + CASE kind WHEN 'later' THEN interval '1 day' ELSE interval '-1 hour' END,
         CASE kind WHEN 'delivered' THEN 'run-' || number END,
-        CASE kind WHEN 'delivered' THEN now() END, CASE kind WHEN 'delivered' THEN now() END
-    FROM generate_series(1, $1::integer) AS number, unnest(ARRAY['due', 'later', 'delivered']) AS kind
+        CASE kind WHEN 'delivered' THEN now() END, CASE kind WHEN 'delivered' THEN now() END,
+        CASE kind WHEN 'withdrawn' THEN now() END
+    FROM generate_series(1, $1::integer) AS number, unnest($2::text[]) AS kind
 """
-# Programs are slow to start on a busy machine.
 START_TIME = 60.0
+
+Latency = Callable[[int, float], Awaitable[list[float]]]
 
 
 def _shown(name: str, seconds: Sequence[float]) -> str:
@@ -116,14 +126,14 @@ class PlainBench:
 @contextlib.asynccontextmanager
 async def _process(
     *command: str, environment: Mapping[str, str], ready: Callable[[], Awaitable[bool]]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[psutil.Process]:
     """Run a program beside us, from when it is ready."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *command), env=environment, stdout=asyncio.subprocess.DEVNULL
     )
     try:
         await eventually(ready, within=START_TIME)
-        yield
+        yield psutil.Process(process.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
@@ -131,63 +141,71 @@ async def _process(
 
 
 class OutboxBench:
-    """The outbox of a stack without workers: a run is started, and nobody executes it."""
+    """An outbox of a stack without workers: a run is started, and nobody executes it."""
 
-    def __init__(self, stack: Stack, state: Path) -> None:
+    def __init__(self, stack: Stack, state: Path, schema: str) -> None:
         self._url = owner_url(stack.info)
+        self._schema = schema
+        self._postgres = psutil.Process(stack.info.children["postgres"])
         self._environment = worker_environment(stack.info, state_dir=state, embedded_temporal=True) | {
             "REDRIVE_LOG_LEVEL": "error",
-            "REDRIVE_READY_FILE": str(state / "bridge-ready"),
+            "REDRIVE_READY_FILE": str(state / f"{schema}-ready"),
+            "REDRIVE_OUTBOX_SCHEMA": schema,
         }
 
+    async def install(self) -> None:
+        """Make the outbox."""
+        await install(self._url, self._schema)
+
     @contextlib.asynccontextmanager
-    async def _bridge(self) -> AsyncIterator[None]:
+    async def bridge(self, *, simulated: bool = False) -> AsyncIterator[psutil.Process]:
+        """Run a bridge that has taken its first rows, which open its connections."""
+        async with self._bridge(simulated=simulated) as process:
+            await self.latency(rate=10, seconds=1.0)
+            yield process
+
+    @contextlib.asynccontextmanager
+    async def _bridge(self, *, simulated: bool = False) -> AsyncIterator[psutil.Process]:
         file = Path(self._environment["REDRIVE_READY_FILE"])
         file.unlink(missing_ok=True)
-        command = ("-m", "redrive.starter.cli.main", "bridge", "outbox")
+        command = ("tests.bench.outbox_simulated",) if simulated else ("redrive.starter.cli.main", "bridge", "outbox")
         ready = partial(asyncio.to_thread, file.exists)
-        async with _process(*command, environment=self._environment, ready=ready):
-            yield
+        async with _process("-m", *command, environment=self._environment, ready=ready) as process:
+            yield process
 
-    async def beside(self, plain: PlainBench, rate: int, seconds: float) -> str:
-        """Return how long after its commit a row has its run, and how long a plain start takes, in turns."""
-        mine: list[float] = []
-        others: list[float] = []
-        async with self._bridge():
-            # Its connections are opened by the first rows.
-            await self._latency(rate=10, seconds=1.0)
-            for _ in range(ROUNDS):
-                mine += await self._latency(rate, seconds / ROUNDS)
-                others += await plain.latency(rate, seconds / ROUNDS)
-        ratios = [statistics.quantiles(mine, n=100)[n] / statistics.quantiles(others, n=100)[n] for n in (P50, P99)]
-        return "\n".join(
-            (
-                _shown(f"redrive, commit to start at {rate}/s", mine),
-                _shown(f"plain, call to answer at {rate}/s", others),
-                f"ratio: p50 {ratios[0]:.2f}, p99 {ratios[1]:.2f}",
-            )
-        )
+    def cpu(self, bridge: psutil.Process) -> Cpu:
+        """Return the CPU that a bridge and PostgreSQL have used."""
+        return {"bridge": cpu_of(bridge), "PostgreSQL": cpu_of(self._postgres)}
 
-    async def _latency(self, rate: int, seconds: float) -> list[float]:
+    async def latency(self, rate: int, seconds: float) -> list[float]:
+        """Return how long after its commit a row has its run, at a steady rate."""
         connection = await asyncpg.connect(self._url)
         committed: dict[str, float] = {}
         async for _ in _paced(rate, seconds):
-            event_id = await redrive.outbox.enqueue(connection, "hello", {"name": "Ada"})
+            event_id = await redrive.outbox.enqueue(connection, "hello", {"name": "Ada"}, schema=self._schema)
             committed[str(event_id)] = time.time()
         await self._until_started(connection, list(committed))
         rows = await connection.fetch(
-            "SELECT event_id::text, extract(epoch FROM started_at)::float8 AS at, last_error FROM redrive.outbox "
-            "WHERE event_id = ANY ($1::uuid[])",
+            "SELECT event_id::text, extract(epoch FROM started_at)::float8 AS at, last_error "  # noqa: S608
+            f"FROM {self._schema}.outbox WHERE event_id = ANY ($1::uuid[])",
             list(committed),
         )
+        await self._end(connection)
         await connection.close()
         failed = [row["last_error"] for row in rows if row["at"] is None]
         assert not failed, failed
         return [row["at"] - committed[row["event_id"]] for row in rows]
 
+    async def _end(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        """Let the runs be over. No worker executes them, and a bridge would go on to ask about all of them."""
+        await connection.execute(
+            f"UPDATE {self._schema}.outbox SET status = 'delivered', ended_at = now(), check_at = NULL "  # noqa: S608
+            "WHERE check_at IS NOT NULL"
+        )
+
     async def _until_started(self, connection: "asyncpg.Connection[asyncpg.Record]", ids: list[str]) -> None:
         """Wait for the last run. At a rate that Temporal cannot take on this machine, that is long after the commit."""
-        query = "SELECT FROM redrive.outbox WHERE event_id = ANY ($1::uuid[]) AND status = 'pending' LIMIT 1"
+        query = f"SELECT FROM {self._schema}.outbox WHERE event_id = ANY ($1::uuid[]) AND status = 'pending' LIMIT 1"
 
         async def all_started() -> bool:
             return not await connection.fetch(query, ids)
@@ -199,17 +217,18 @@ class OutboxBench:
         connection = await asyncpg.connect(self._url)
         begin = time.monotonic()
         await connection.execute(
-            """SELECT count(redrive.enqueue('hello', '{"name": "Ada"}')) FROM generate_series(1, $1::integer)""", count
+            f"""SELECT count({self._schema}.enqueue('hello', '{{"name": "Ada"}}')) FROM generate_series(1, $1::int)""",  # noqa: S608
+            count,
         )
         took = time.monotonic() - begin
-        await connection.execute("ANALYZE redrive.outbox")
+        await connection.execute(f"ANALYZE {self._schema}.outbox")
         await connection.close()
         return f"redrive, enqueue() in one transaction: {count / took:.0f} rows/s"
 
     async def rate(self, seconds: float) -> float:
         """Return how many rows a second get their runs from one bridge, once it has begun."""
         connection = await asyncpg.connect(self._url)
-        query = "SELECT count(*) FROM redrive.outbox WHERE started_at > to_timestamp($1)"
+        query = f"SELECT count(*) FROM {self._schema}.outbox WHERE started_at > to_timestamp($1)"  # noqa: S608
         async with self._bridge():
             since = time.time()
 
@@ -233,19 +252,15 @@ class OutboxBench:
             f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
 
-    async def withdraw(self) -> None:
-        """Let no row wait that is due."""
+    async def deepen(self, count: int, *kinds: str) -> str:
+        """Let so many more rows of each kind be there, and PostgreSQL be done with them: later it would, by itself."""
+        begin = time.monotonic()
         connection = await asyncpg.connect(self._url)
-        withdraw = "UPDATE redrive.outbox SET deleted_at = now() WHERE status = 'pending' AND run_after <= now()"
-        await connection.execute(withdraw, timeout=600)
+        await connection.execute(_ROWS.format(schema=self._schema), count, kinds, timeout=600)
+        await connection.execute(f"VACUUM ANALYZE {self._schema}.outbox", timeout=600)
+        await connection.execute("CHECKPOINT", timeout=600)
         await connection.close()
-
-    async def deepen(self, count: int) -> str:
-        """Let so many more rows be due, as many be not due yet, and as many be delivered."""
-        connection = await asyncpg.connect(self._url)
-        await connection.execute(_DEEP, count, timeout=600)
-        await connection.close()
-        return f"{count} more rows are due, as many are not due yet, and as many are delivered"
+        return f"{count} more rows each: {', '.join(kinds)} ({time.monotonic() - begin:.0f} s, vacuumed)"
 
     async def taken(self, seconds: float) -> str:
         """Return how many rows a second a bridge's own transactions take over, without Temporal."""
@@ -257,10 +272,12 @@ class OutboxBench:
             place: tuple[object, ...] = ()
             while time.monotonic() - begin < seconds:
                 async with connection.transaction():
-                    rows = await call(connection, "redrive", "take", BATCH, *place)
+                    rows = await call(connection, self._schema, "take", BATCH, *place)
                     place = (rows[-1]["run_after"], rows[-1]["position"]) if rows else ()
                     ids = [row["event_id"] for row in rows]
-                    await call(connection, "redrive", "started", ids, [f"run-{each}" for each in ids], [0.0] * len(ids))
+                    await call(
+                        connection, self._schema, "started", ids, [f"run-{each}" for each in ids], [0.0] * len(ids)
+                    )
                 done += len(rows)
             await connection.close()
 
@@ -333,29 +350,117 @@ class JobsBench:
             await connection.close()
 
 
+@dataclass
+class Turns:
+    """What a contender did in its turns, round by round."""
+
+    latency: Latency
+    cpu: Callable[[], Cpu]
+    took: list[list[float]] = field(default_factory=list)
+    spent: list[Cpu] = field(default_factory=list)
+
+    async def take(self, rate: int, seconds: float) -> None:
+        """Take one turn."""
+        before = self.cpu()
+        self.took.append(await self.latency(rate, seconds))
+        self.spent.append(used(before, self.cpu()))
+
+    def cut(self, which: int) -> list[float]:
+        """Return a percentile of each round."""
+        return [statistics.quantiles(took, n=100)[which] for took in self.took]
+
+    def shown(self, name: str) -> str:
+        """Return the percentiles over all rounds, and the CPU for one."""
+        all_of_them = [each for took in self.took for each in took]
+        cpu = {who: sum(one[who] for one in self.spent) * 1000 / len(all_of_them) for who in self.spent[0]}
+        told = ", ".join(f"{who} {spent:.1f} ms" for who, spent in cpu.items())
+        return _shown(name, all_of_them) + (f"; CPU of each: {told}" if told else "")
+
+
+async def _in_turns(contenders: dict[str, Turns], rate: int, seconds: float) -> str:
+    """Return how long starts take by each contender at a steady rate; the first is what others are compared with."""
+    for number in range(ROUNDS):
+        for name in in_turn(contenders, number):
+            await contenders[name].take(rate, seconds / ROUNDS)
+    first = next(iter(contenders))
+    lines = [each.shown(f"{name}, at {rate}/s") for name, each in contenders.items()]
+    lines += [
+        f"{name}, of {first}: p50 {spread(each.cut(P50), contenders[first].cut(P50))}, "
+        f"p99 {spread(each.cut(P99), contenders[first].cut(P99))}"
+        for name, each in contenders.items()
+        if name != first
+    ]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The servers, and the outboxes on them."""
+
+    words: argparse.Namespace
+    plain: PlainBench
+    empty: OutboxBench
+    deep: OutboxBench
+    url: str
+
+    async def measure(self) -> None:
+        """Measure what is asked for."""
+        words = self.words
+        rates = words.rate or ([await self.plain.sustained(words.seconds / 4)] if self._has("latency") else [RATES[-1]])
+        if words.depth and (self._has("latency") or self._has("simulated")):
+            print(await self.deep.deepen(words.depth, "later", "delivered", "withdrawn"), flush=True)
+        if self._has("latency"):
+            await self._latencies(rates, simulated=False)
+        if self._has("simulated"):
+            await self._latencies([SIMULATED_RATE], simulated=True)
+        if self._has("starts") or self._has("taken"):
+            print(await self.empty.fill(words.waiting), flush=True)
+        if self._has("starts"):
+            print(await self.empty.against(self.plain, words.seconds / 3), flush=True)
+        if self._has("taken"):
+            await self._taken()
+        if self._has("procrastinate"):
+            jobs = JobsBench(await _database(self.url, "jobs"))
+            for rate in rates:
+                print(await jobs.latency(rate, words.seconds), flush=True)
+            print(await jobs.started(words.waiting, words.seconds), flush=True)
+
+    def _has(self, part: str) -> bool:
+        return not self.words.only or part in self.words.only
+
+    async def _latencies(self, rates: Sequence[int], *, simulated: bool) -> None:
+        outboxes = {"outbox": self.empty}
+        if self.words.depth:
+            outboxes[f"outbox of {self.words.depth} rows of three kinds"] = self.deep
+        async with contextlib.AsyncExitStack() as bridges:
+            contenders: dict[str, Turns] = {} if simulated else {"plain start": Turns(self.plain.latency, dict)}
+            for name, outbox in outboxes.items():
+                process = await bridges.enter_async_context(outbox.bridge(simulated=simulated))
+                title = f"{name}, starts of {START.total_seconds() * 1000:.0f} ms" if simulated else name
+                contenders[title] = Turns(outbox.latency, partial(outbox.cpu, process))
+            for rate in rates:
+                print(await _in_turns(contenders, rate, self.words.seconds), flush=True)
+                contenders = {name: Turns(each.latency, each.cpu) for name, each in contenders.items()}
+
+    async def _taken(self) -> None:
+        seconds = self.words.seconds / 2
+        print(await self.empty.taken(seconds), flush=True)
+        if self.words.depth:
+            print(await self.empty.deepen(self.words.depth, "due", "later", "delivered"), flush=True)
+            print(await self.empty.taken(seconds), flush=True)
+
+
 async def _measure(words: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="redrive-bench-", ignore_cleanup_errors=True) as directory:
         state = Path(directory)
         # PostgreSQL does not run as root: its account has to get through here.
         state.chmod(0o711)
         async with Stack(Settings(), state_dir=state / "state", workers=0) as stack:
-            url = owner_url(stack.info)
-            await install(url, "redrive")
-            outbox = OutboxBench(stack, state)
+            empty, deep = (OutboxBench(stack, state, schema) for schema in (EMPTY, DEEP))
+            await empty.install()
+            await deep.install()
             plain = PlainBench(await connect_temporal(Settings(temporal_address=stack.info.temporal_address)))
-            rate = words.rate or await plain.sustained(words.seconds / 4)
-            print(await outbox.beside(plain, rate, words.seconds), flush=True)
-            print(await outbox.fill(words.waiting), flush=True)
-            print(await outbox.against(plain, words.seconds / 3), flush=True)
-            print(await outbox.taken(words.seconds / 2), flush=True)
-            if words.depth:
-                print(await outbox.deepen(words.depth), flush=True)
-                print(await outbox.taken(words.seconds / 2), flush=True)
-                await outbox.withdraw()
-                print(await outbox.beside(plain, rate, words.seconds), flush=True)
-            jobs = JobsBench(await _database(url, "jobs"))
-            print(await jobs.latency(rate, words.seconds), flush=True)
-            print(await jobs.started(words.waiting, words.seconds), flush=True)
+            await Scene(words, plain, empty, deep, owner_url(stack.info)).measure()
 
 
 async def _database(url: str, name: str) -> str:
@@ -368,10 +473,11 @@ async def _database(url: str, name: str) -> str:
 def main() -> None:
     """Run it as a program."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.outbox", description=__doc__.partition(":")[0])
-    parser.add_argument("--rate", type=int, help="rows a second, for the time from commit to start")
+    parser.add_argument("--rate", type=int, nargs="+", help="rows a second, for the time from commit to start")
+    parser.add_argument("--only", choices=PARTS, nargs="+", help="only these parts")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each part takes")
     parser.add_argument("--waiting", type=int, default=100_000)
-    parser.add_argument("--depth", type=int, default=0, help="then let so many more rows be there, say a million")
+    parser.add_argument("--depth", type=int, default=0, help="so many more rows of each kind, say a million")
     words = parser.parse_args()
     configure_logging("error")
     asyncio.run(_measure(words))

@@ -9,7 +9,7 @@ import random
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from redrive import Redrive
 from redrive.bridges.events.intake import Reaction, judge
@@ -29,7 +29,7 @@ from redrive.redaction.redactor import Redactor
 from redrive.store.audit import Action, Entry, EventRef, write
 from redrive.store.dead_letters.commands import first_answer
 from redrive.store.run_fates import Followed, fates_of
-from redrive.tracing import note, span
+from redrive.tracing import labelled, note, span
 
 # No worker has answered the replay yet. The command is in the run's history: asking again gets its answer.
 _UNANSWERED: Final = timedelta(seconds=2)
@@ -93,9 +93,11 @@ class RowHandler:
             key=row.key,
             correlation_id=row.correlation_id,
             user_id=row.user_id,
-            labels={name: str(value) for name, value in row.labels.items()},
+            labels=_labels(row),
         )
-        note(run_id=started.run_id)
+        # Only now: before, nobody has checked them.
+        with labelled(_labels(row)):
+            note(run_id=started.run_id)
         return Started(started.run_id)
 
     async def _replay(self, row: OutboxEntry, run_id: str, step: str) -> Outcome:
@@ -155,13 +157,18 @@ def _command(row: OutboxEntry) -> Replay:
     )
 
 
+def _labels(row: OutboxEntry) -> dict[str, str]:
+    return {name: str(value) for name, value in row.labels.items()}
+
+
 def _tell(row: OutboxEntry, outcome: Outcome) -> None:
-    facts = {"event_id": str(row.event_id), "tenant_id": row.tenant, "pipeline": row.pipeline}
+    facts: dict[str, Any] = {"event_id": str(row.event_id), "tenant_id": row.tenant, "pipeline": row.pipeline}
     match outcome:
         case Started() if row.replay_request:
-            log.info("outbox.replayed", **facts, run_id=outcome.run_id, actor=row.replayed_by)
+            facts |= {"run_id": outcome.run_id, "actor": row.replayed_by}
+            log.info("outbox.replayed", **(_labels(row) | facts))
         case Started():
-            log.info("outbox.started", **facts, run_id=outcome.run_id)
+            log.info("outbox.started", **(_labels(row) | facts | {"run_id": outcome.run_id}))
         case NotStarted(again=None):
             log.warning("outbox.failed", **facts, category=outcome.category, error=outcome.error)
         case NotStarted():

@@ -88,13 +88,13 @@ def _reply(parts: list[_Completion], place: Literal["message", "delta"]) -> Repl
     messages: list[_Message] = [getattr(choice, place) for choice in choices]
     usage = next((part.usage for part in reversed(parts) if part.usage), None) or _Usage()
     reason = next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None) or ""
-    refused = any(message.refusal for message in messages)
+    refusal = "".join(message.refusal or "" for message in messages)
     return Reply(
-        text="".join(message.content or "" for message in messages),
+        text="".join(message.content or "" for message in messages) or refusal,
         usage=Usage(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens),
         model=next((part.model for part in parts if part.model), ""),
         id=next((part.id for part in parts if part.id), ""),
-        stop="refused" if refused else _STOPS.get(reason, "end"),
+        stop="refused" if refusal else _STOPS.get(reason, "end"),
     )
 
 

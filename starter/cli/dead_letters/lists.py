@@ -160,20 +160,20 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
     servers = read_addresses()
     async with open_records(servers) as pool:
         record, trail = await find_story(pool, letter)
-    links = web_links(servers, record.run_id, record.id)
+    links = web_links(servers, record.run_id)
     if json:
         print_json(record.model_dump(mode="json") | {"audit": trail, "links": links})
     else:
         console.print(letter_story(record, trail, links))
 
 
-def web_links(servers: Addresses, run_id: str, letter: str) -> dict[str, str]:
-    """Return the links to the run and the dead letter in the Temporal Web UI, if the embedded stack has one."""
+def web_links(servers: Addresses, run_id: str) -> dict[str, str]:
+    """Return the link to the run in the Temporal Web UI, if the embedded stack has one."""
     info = find_running(stack_directory(servers))
     if info is None or info.web_ui is None or servers.temporal_address not in {None, info.temporal_address}:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
-    return {"run in Temporal": f"{place}/{quote(run_id, safe='')}", "dead letter in Temporal": f"{place}/{letter}"}
+    return {"run in Temporal": f"{place}/{quote(run_id, safe='')}"}
 
 
 @app.command

@@ -5,7 +5,9 @@ import hashlib
 import hmac
 import json
 import socket
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 from pydantic import SecretStr
@@ -26,7 +28,7 @@ from redrive.settings import AlertSettings, Settings
 from redrive.store.alerts import last_sent
 from tests.conftest import Running, WorkerFactory, eventually
 from tests.integration.dead_letters.lab import Case, register
-from tests.integration.dead_letters.sink import Sink
+from tests.integration.dead_letters.sink import Received, Sink
 
 
 def case_of(running: Running) -> Case:
@@ -190,3 +192,68 @@ async def test_webhook_that_never_answers_holds_up_nothing(worker: WorkerFactory
             case.mend()
             assert (await case.command(Verb.REPLAY)).accepted
             assert (await case.redrive.result(case.run_id)).status is RunStatus.SUCCESS
+
+
+async def test_sentry_gets_the_alert_as_an_event(worker: WorkerFactory, registry: Registry) -> None:
+    """Alike failures are one issue there, and the event says which dead letter it is about."""
+    register(registry)
+    async with Sink(status=200) as sink, worker(alerts=AlertSettings(sentry_dsn=_dsn(sink.url))) as running:
+        case = await case_of(running).park("second")
+        await eventually(_count(sink, 1))
+        await case.command(Verb.DISCARD)
+    request = sink.received[0]
+    assert request.headers["x-sentry-auth"].startswith("Sentry sentry_key=public, ")
+    event = _event(request)
+    assert (event["level"], event["message"]) == ("error", "second: validation: the service is broken")
+    assert event["contexts"]["dead letter"]["letter"]["run_id"] == case.run_id
+    assert event["fingerprint"][0] == case.tenant
+
+
+async def test_sentry_that_is_down_is_tried_again_and_the_webhook_told_once(
+    worker: WorkerFactory, registry: Registry
+) -> None:
+    """No channel waits for the other, and the event has one id however often it is sent."""
+    register(registry)
+    async with Sink(status=503) as sentry, Sink() as hook:
+        alerts = AlertSettings(sentry_dsn=_dsn(sentry.url), webhook_url=hook.url)
+        async with worker(alerts=alerts) as running:
+            case = await case_of(running).park("second")
+            await eventually(_count(hook, 1))
+            await eventually(_count(sentry, 2))
+            sentry.status = 200
+            tried = len(sentry.received)
+            await eventually(_count(sentry, tried + 1))
+            await case.command(Verb.DISCARD)
+    assert len({_event(request)["event_id"] for request in sentry.received}) == 1
+    assert len(hook.received) == 1
+
+
+async def test_sentry_that_never_answers_holds_up_nothing(worker: WorkerFactory, registry: Registry) -> None:
+    """A command is carried out while the alert still waits for its answer: the worker's loop does not wait."""
+    register(registry)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        alerts = AlertSettings(sentry_dsn=_dsn(f"http://127.0.0.1:{silent.getsockname()[1]}/"))
+        async with worker(alerts=alerts, shutdown_grace=timedelta(milliseconds=100)) as running:
+            case = await case_of(running).park("second")
+            await asyncio.to_thread(silent.accept)
+            async with asyncio.timeout(4):
+                case.mend()
+                assert (await case.command(Verb.REPLAY)).accepted
+
+
+def _dsn(url: str) -> SecretStr:
+    return SecretStr(url.replace("http://", "http://public@") + "1")
+
+
+def _event(request: Received) -> Any:
+    """Return the event of an envelope: lines of JSON, the third of which is the event."""
+    return json.loads(request.body.split(b"\n")[2])
+
+
+def _count(sink: Sink, count: int) -> Callable[[], Awaitable[bool]]:
+    async def are_there() -> bool:
+        return len(sink.received) >= count
+
+    return are_there

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+import structlog
 
 from redrive.dead_letters import LetterId
 from redrive.keys import run_id_for_key
@@ -27,6 +28,20 @@ async def test_row_becomes_the_run_of_its_key_and_is_delivered(lab: OutboxLab, w
     assert (row.attempts, row.last_error, row.failure_history) == (0, None, [])
     assert row.ended_at
     assert lab.seen == [5]
+
+
+async def test_labels_are_on_the_bridges_log_line_once_they_are_checked(lab: OutboxLab) -> None:
+    """The line of a start has the run's labels; that of a row whose labels are refused has none."""
+    with structlog.testing.capture_logs() as lines:
+        event_id = await lab.enqueue(labels={"mission_id": "42"})
+        refused = await lab.enqueue(labels={"run_id": "42"})
+        async with lab.bridge():
+            await lab.becomes(event_id, OutboxStatus.IN_FLIGHT)
+            row = await lab.becomes(refused, OutboxStatus.FAILED)
+    told = {line["event_id"]: line for line in lines if line["event"].startswith("outbox.")}
+    assert told[event_id]["mission_id"] == "42"
+    assert "run_id" not in told[refused]
+    assert "labels.run_id" in (row.last_error or "")
 
 
 async def test_row_is_in_flight_while_no_worker_is_there(lab: OutboxLab) -> None:

@@ -34,7 +34,7 @@ async def sent(settings: AlertSettings, status: int = 200) -> list[httpx.Request
         return httpx.Response(status, headers={"location": "http://elsewhere.example/"})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        await AlertActivities(http, settings).raise_alert(ALERT)
+        await AlertActivities(http, settings).send(ALERT, set(), source="run")
     return requests
 
 

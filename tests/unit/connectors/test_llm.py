@@ -280,6 +280,22 @@ async def test_refusal_of_the_model_is_terminal(
     assert "cannot" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        ("openai", completion(None, refusal="I cannot help with that.")),
+        ("anthropic", message(text_block("I cannot help with that."), reason="refusal")),
+    ],
+    ids=["openai", "anthropic"],
+)
+async def test_words_of_a_refusal_are_recorded_if_texts_are(
+    llm: LlmFactory, server: Server, api: str, body: dict[str, Any]
+) -> None:
+    """Whoever lets texts be recorded reads why the model refused."""
+    server.on(PATHS[api], reply(200, body))
+    assert "I cannot help with that." in str(await failure(llm(api=api, texts="redacted"), returns=Verdict))
+
+
 TRANSIENT = {Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.PROVIDER_5XX}
 
 

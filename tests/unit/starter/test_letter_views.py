@@ -38,17 +38,16 @@ def test_links_lead_to_the_embedded_web_ui(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
     monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path))
     servers = read_addresses()
-    assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {}
+    assert web_links(servers, "run-1") == {}
     with StateDirectory(tmp_path) as state:
         state.write_info(INFO)
-        assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {
+        assert web_links(servers, "run-1") == {
             "run in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/run-1",
-            "dead letter in Temporal": "http://127.0.0.1:8233/namespaces/default/workflows/dead-letter-run-1-pay",
         }
-        assert web_links(servers, "order 1/a", "dead-letter-1")["run in Temporal"].endswith("/workflows/order%201%2Fa")
+        assert web_links(servers, "order 1/a")["run in Temporal"].endswith("/workflows/order%201%2Fa")
         elsewhere = replace(servers, temporal_address="cloud:7233")
-        assert web_links(elsewhere, "run-1", "dead-letter-run-1-pay") == {}
-    assert web_links(servers, "run-1", "dead-letter-run-1-pay") == {}
+        assert web_links(elsewhere, "run-1") == {}
+    assert web_links(servers, "run-1") == {}
 
 
 @pytest.mark.parametrize(

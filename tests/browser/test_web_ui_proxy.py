@@ -61,6 +61,7 @@ async def proxied(
         owner_database_url=stack.owner_url,
         state_dir=tmp_path_factory.mktemp("console"),
         web_ui_proxy=f"http://127.0.0.1:{server.web_ui_port}",
+        stranger_limit="100000/minute",
     )
     async with serving(settings, browser) as pages:
         yield pages

@@ -43,7 +43,7 @@ WITH_RABBITMQ = {
     "tests/integration/traces/test_bridges.py",
 }
 
-# Temporal's servers collect garbage less often: it takes a sixth of their CPU.
+# Temporal's servers collect garbage less often.
 os.environ |= {"GOGC": "400", "GOMEMLIMIT": "800MiB"}
 
 # As our programs log: a traceback with the values of all variables takes longer than a worker may be blocked.
@@ -112,7 +112,7 @@ async def stack() -> AsyncIterator[StackInfo]:
         Path(directory).chmod(0o711)
         async with contextlib.AsyncExitStack() as servers:
             with pytest.MonkeyPatch.context() as patch:
-                # Each test has queues of its own: to sum up the metrics of all takes a tenth of the server's CPU, and
+                # Each test has queues of its own: the server would sum up the metrics of all, and
                 # those that nobody polls any more are kept for five minutes.
                 patch.setitem(DYNAMIC_CONFIG, "metrics.breakdownByTaskQueue", False)
                 patch.setitem(DYNAMIC_CONFIG, "matching.maxTaskQueueIdleTime", "90s")

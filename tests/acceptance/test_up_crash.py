@@ -14,7 +14,6 @@ RUNS = 12
 WITHIN = 150.0
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_all_sources_agree_by_themselves_after_a_crash_of_everything() -> None:
     """The sink, Temporal, PostgreSQL and every key's answer; each command that was answered is recorded once."""

@@ -16,7 +16,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("site") / "build")
 
 
-@pytest.mark.long
 async def test_pages_load_nothing_from_other_hosts(site: Path, browser: Browser) -> None:
     """A reader without the internet sees every page, with its headings and pictures."""
     page = await browser.new_page()

@@ -25,6 +25,11 @@ OWN_STACK = (
     "tests/integration/bridges/test_up_with_brokers.py",
     "tests/integration/outbox/test_up_with_outbox.py",
 )
+# Most tests wait for the cluster most of the time: two files at a time.
+_SIDE_BY_SIDE = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# On a machine full of servers, the replay of a history can block the loop of a test's own worker for long; the worker
+# would end the test's process.
+_PATIENT = {"REDRIVE_STALL_LIMIT": "PT5M"}
 _TAIL = 15
 
 
@@ -35,9 +40,10 @@ async def run_acceptance(cluster: Cluster, *paths: str) -> list[str]:
     log = Path(tempfile.gettempdir()) / "redrive-cluster-acceptance.log"
     with log.open("w", encoding="utf-8") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pytest", "-rfE", "--tb=short", "-p", "no:cacheprovider", *chosen),
+            *(sys.executable, "-m", "pytest", "-rfE", "-vv", "--tb=short", "-p", "no:cacheprovider"),
+            *(*_SIDE_BY_SIDE, *chosen),
             *(word for path in OWN_STACK for word in ("--ignore", path)),
-            env=cluster.environment | cluster.logins,
+            env=cluster.environment | cluster.logins | _PATIENT,
             cwd=ROOT,
             stdout=output,
             stderr=STDOUT,

@@ -21,9 +21,10 @@ TENANT = "cluster"
 _OUTAGE = 6.0
 # Between two troubles the cluster must have worked again: on a slow machine it would never get to it otherwise.
 _PAUSE = 4.0
-_EFFECTS_A_PAUSE = 30
+_FEWEST_EFFECTS = 30
+_RUNS_AN_EFFECT = 20
 _LONGEST_PAUSE = 120.0
-_RUNS_A_PASS = 1000
+_RUNS_A_PASS = 2500
 # Beside every tenth run comes an event by Redis and a message by RabbitMQ.
 _RUNS_AN_EVENT = 10
 
@@ -34,6 +35,7 @@ class Trouble:
 
     cluster: Cluster
     service: Service
+    effects_between: int
     done: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -79,7 +81,7 @@ class Trouble:
         """Wait until some effects have arrived since the last trouble, for a while at least and at most."""
         seconds, before = clock(), self.service.arrivals
         while not stop.is_set() and seconds() < _LONGEST_PAUSE:
-            if seconds() > _PAUSE and self.service.arrivals >= before + _EFFECTS_A_PAUSE:
+            if seconds() > _PAUSE and self.service.arrivals >= before + self.effects_between:
                 return
             await asyncio.sleep(0.1)
 
@@ -108,7 +110,7 @@ async def run_chaos(cluster: Cluster, runs: int) -> list[str]:
 
 
 async def _acts(cluster: Cluster, case: Case, fleet: Fleet, edges: Edges, runs: int) -> list[str]:
-    trouble, seconds = Trouble(cluster, case.service), clock()
+    trouble, seconds = Trouble(cluster, case.service, max(_FEWEST_EFFECTS, runs // _RUNS_AN_EFFECT)), clock()
     case.service.refusing = True
     first = runs * 9 // 10
     async with trouble.going_on(1 + runs // _RUNS_A_PASS):

@@ -235,16 +235,19 @@ def test_worker_may_finish_its_steps_before_it_is_killed() -> None:
     assert patience > Settings.model_fields["shutdown_grace"].default
 
 
-def test_dynamic_config_serves_short_delays_and_takes_turns() -> None:
-    """The server reads the file that makes it serve delays under a second on time, and tenants by turns."""
+def test_dynamic_config_serves_short_delays_takes_turns_and_bounds_work_by_connections() -> None:
+    """The server reads the file that makes it serve short delays on time, tenants by turns, and no more than it can."""
     path = Path(SERVICES["temporal"]["environment"]["DYNAMIC_CONFIG_FILE_PATH"])
     config = yaml.safe_load((ROOT / "deploy/temporal" / path.relative_to("/setup")).read_text())
-    # That these are also the embedded server's: tests/unit/starter/test_temporal_server.py.
+    # That the others are also the embedded server's: tests/unit/starter/test_temporal_server.py.
     assert {name: values[0]["value"] for name, values in config.items()} == {
         "history.timerProcessorMaxTimeShift": "20ms",
         "history.transferProcessorMaxPollRPS": 1000,
         "history.timerProcessorMaxPollRPS": 1000,
         "history.visibilityProcessorMaxPollRPS": 4,
+        "history.transferProcessorSchedulerWorkerCount": 32,
+        "history.timerProcessorSchedulerWorkerCount": 32,
+        "history.visibilityProcessorSchedulerWorkerCount": 32,
         "matching.enableFairness": True,
         "matching.numTaskqueueReadPartitions": 1,
         "matching.numTaskqueueWritePartitions": 1,

@@ -115,7 +115,7 @@ async def test_a_script_that_was_not_in_the_page_does_not_run(proxied: Pages) ->
     asked = "path => fetch(path).then(answer => answer.status).catch(() => 'refused')"
 
     async def may_ask_temporal() -> bool:
-        return await page.evaluate(asked, NAMESPACES) == 200
+        return bool(await page.evaluate(asked, NAMESPACES) == 200)
 
     # While the page loads it may end what it has asked for.
     await eventually(may_ask_temporal)

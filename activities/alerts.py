@@ -50,7 +50,7 @@ class AlertActivities:
         info = activity.info()
         taken = {str(channel) for channel in info.heartbeat_details}
         try:
-            await self.send(alert, taken, source=info.workflow_run_id or "")
+            await self.send(alert, taken, source=info.workflow_run_id or info.activity_id)
         finally:
             activity.heartbeat(*sorted(taken))
 

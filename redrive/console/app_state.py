@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from redrive import Redrive
+from redrive.access import Principal, Role
 from redrive.bridges.events.replays import EventReplays, make_replays
 from redrive.bridges.events.settings import EventSettings
 from redrive.bulk import BulkCommand, BulkPlan
@@ -144,9 +145,14 @@ class AppState:
             self._run_redactor = (catalog, self.settings.redactor(hidden_names(catalog.modules)))
         return self._run_redactor[1]
 
-    def links(self, **workflows: str) -> dict[str, str]:
-        """Return the links to these workflows in the Temporal Web UI, if its address is known."""
+    def links(self, caller: Principal, **workflows: str) -> dict[str, str]:
+        """Return the links to these workflows in the Temporal Web UI, if its address is known and the caller may follow.
+
+        Behind this console's sign-in it is for owners: it shows all tenants.
+        """
         settings = self.settings
+        if self.web_ui and caller.role is not Role.OWNER:
+            return {}
         address = f"{(settings.console_url or '').rstrip('/')}{WEB_UI_PATH}" if self.web_ui else settings.web_ui
         if address is None:
             return {}

@@ -66,6 +66,18 @@ async def test_a_failed_row_is_found_among_the_events_and_replayed(
     assert outbox_lab.seen == [1, 2]
 
 
+async def test_a_new_row_appears_in_the_list_without_a_reload(
+    outbox_lab: OutboxLab, worker: WorkerFactory, pages: Pages
+) -> None:
+    """Also if no row was on its way when the list was opened."""
+    page = await pages.signed_in()
+    await page.goto("/events/outbox")
+    await expect(page.locator("#main")).to_contain_text("Nothing here")
+    async with outbox_lab.bridge(), worker():
+        await outbox_lab.enqueue(1, key="order:ann:1")
+        await expect(page.locator("tbody tr .status")).to_have_text(["delivered"])
+
+
 @pytest.mark.parametrize(("role", "may"), [(Role.VIEWER, False), (Role.ADMIN, True)])
 async def test_a_row_without_a_run_is_shown_to_each_role_as_text(
     outbox_lab: OutboxLab, pages: Pages, role: Role, may: bool

@@ -129,7 +129,7 @@ async def dead_letter(
         **dict(record) | {"payload": None if hidden else record.payload},
         payload_hidden=hidden,
         audit=await audit_trail(pool, record.tenant, record.id),
-        links=app_state.links(run=record.run_id),
+        links=app_state.links(caller, run=record.run_id),
     )
 
 

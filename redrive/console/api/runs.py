@@ -145,13 +145,13 @@ async def runs(app_state: TheAppState, _caller: Reader, tenant: Scope, choice: A
 
 
 @router.get("/{run_id}", responses=refusals(400, 404))
-async def run(app_state: TheAppState, _caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
+async def run(app_state: TheAppState, caller: Reader, tenant: Scope, run_id: str) -> RunDetail:
     """Show a run's status: its steps, attempts, the next retry, errors."""
     try:
         view = await own_run(app_state, tenant, run_id)
     except RunNotFound:
         view = await remembered_run(app_state, tenant, run_id)
-    return RunDetail(**dict(view), links=app_state.links(run=run_id))
+    return RunDetail(**dict(view), links=app_state.links(caller, run=run_id))
 
 
 async def own_run(app_state: AppState, tenant: str | None, run_id: str) -> RunView:

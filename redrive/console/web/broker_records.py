@@ -159,5 +159,5 @@ async def event(request: Request, app_state: TheAppState, caller: Reader, record
         ],
         payload=await event_payload(app_state, caller, record),
         trail=await audit_trail(pool, record.tenant, record.id),
-        links=app_state.links(run=record.run_id),
+        links=app_state.links(caller, run=record.run_id),
     )

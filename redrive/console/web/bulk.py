@@ -151,7 +151,7 @@ async def bulk(request: Request, app_state: TheAppState, caller: Reader, tenant:
         left=_left(view),
         group=await _group(pool, view.tenant, view.options.get("selection") or {}),
         statuses=list(ItemStatus),
-        links=app_state.links(bulk=view.id),
+        links=app_state.links(caller, bulk=view.id),
     )
 
 

@@ -121,7 +121,7 @@ async def dead_letter(
         trail=trail,
         cycles=[(entry, strip(entry.attempts)) for entry in reversed(record.failure_history)],
         approvals=await _approvals(app_state, record),
-        links=app_state.links(run=record.run_id),
+        links=app_state.links(caller, run=record.run_id),
         policy=_policy(record),
         replays_left=MAX_REPLAYS - record.replay_count,
         payload=record.payload if caller.may(Right.PAYLOADS) else None,

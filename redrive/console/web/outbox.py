@@ -60,5 +60,5 @@ async def outbox_row(request: Request, app_state: TheAppState, caller: Reader, r
         row=record,
         payload=await row_payload(app_state, caller, record),
         trail=await row_trail(app_state, record),
-        links=app_state.links(run=record.run_id) if record.run_id else {},
+        links=app_state.links(caller, run=record.run_id) if record.run_id else {},
     )

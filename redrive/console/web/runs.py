@@ -87,7 +87,7 @@ async def run(request: Request, app_state: TheAppState, caller: Reader, tenant: 
             (step, strip(step.attempts), LetterId(tenant=view.tenant, run_id=run_id, step=step.name).workflow_id)
             for step in view.steps
         ],
-        links=app_state.links(run=run_id),
+        links=app_state.links(caller, run=run_id),
     )
 
 

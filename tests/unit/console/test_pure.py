@@ -4,15 +4,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from redrive.access import Principal, Role
+from redrive.bridges.events.settings import EventSettings
 from redrive.categories import Category
 from redrive.console.api.dead_letters import is_edit, plan_hash
+from redrive.console.app_state import AppState
 from redrive.console.limits import RateLimiter
 from redrive.console.problems import refusal_of
 from redrive.console.sign_in import local_path
 from redrive.console.telemetry import RequestMetrics
 from redrive.dead_letters import Discard, LetterStatus, Replay, Resolve
 from redrive.errors import IdempotencyMismatch, InvalidInput, OutcomeUnknown, RedriveError, RunNotFound, Unavailable
+from redrive.outbox.settings import OutboxSettings
+from redrive.settings import Settings
 from redrive.store.dead_letters.models import LetterRecord
 
 WHO = {"request_id": "r1", "requested_by": "ada", "reason": "why"}
@@ -98,3 +104,25 @@ def test_a_rate_that_is_none_is_named() -> None:
     """The setting is quoted, with how it must read."""
     with pytest.raises(InvalidInput, match=r"REDRIVE_RATE_LIMIT='often'.*1200/minute"):
         RateLimiter("often", RequestMetrics())
+
+
+@pytest.mark.parametrize(
+    ("changes", "role", "shown"),
+    [
+        ({"web_ui_proxy": "http://127.0.0.1:8233"}, Role.OWNER, True),
+        ({"web_ui_proxy": "http://127.0.0.1:8233"}, Role.ADMIN, False),
+        ({"web_ui": "https://temporal.example"}, Role.ADMIN, True),
+        ({}, Role.OWNER, False),
+    ],
+)
+async def test_links_to_the_web_ui_are_for_whom_they_lead_there(
+    changes: dict[str, Any], role: Role, shown: bool
+) -> None:
+    """Behind the console's sign-in the Web UI is for owners, and others are not shown a link that is refused."""
+    database = SecretStr("postgresql://nobody@127.0.0.1/none")
+    app_state = AppState(
+        Settings(database_url=database, **changes), EventSettings.model_construct(), OutboxSettings.model_construct()
+    )
+    caller = Principal(id="p", name="p", role=role, tenant=None, rights=frozenset(), person="p")
+    assert bool(app_state.links(caller, run="run-1")) is shown
+    await app_state.close()

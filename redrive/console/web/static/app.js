@@ -195,7 +195,7 @@ function replace(region, fresh) {
   htmx.process(fresh);
 }
 
-// No event tells of retries and of steps that end: where these are shown they are looked at, while somebody looks.
+// No event tells of retries, of steps that end and of new rows of an outbox: where these are shown they are looked at, while somebody looks.
 
 setInterval(() => {
   if (find("[data-moving]") && !document.hidden) changed();

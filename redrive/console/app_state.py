@@ -146,7 +146,7 @@ class AppState:
         return self._run_redactor[1]
 
     def links(self, caller: Principal, **workflows: str) -> dict[str, str]:
-        """Return the links to these workflows in the Temporal Web UI, if its address is known and the caller may follow.
+        """Return the links to these workflows in the Temporal Web UI, if it is known and the caller may follow.
 
         Behind this console's sign-in it is for owners: it shows all tenants.
         """

@@ -22,6 +22,7 @@ SUITES = (
 OWN_STACK = (
     "tests/integration/dead_letters/test_failures.py",
     "tests/integration/dead_letters/test_forged_commands.py",
+    "tests/integration/dead_letters/test_state_machine.py",
     "tests/integration/bridges/test_up_with_brokers.py",
     "tests/integration/outbox/test_up_with_outbox.py",
 )
@@ -38,6 +39,8 @@ async def run_acceptance(cluster: Cluster, *paths: str) -> list[str]:
     seconds = clock()
     chosen = paths or tuple(f"tests/integration/{suite}" for suite in SUITES)
     log = Path(tempfile.gettempdir()) / "redrive-cluster-acceptance.log"
+    # Tests of the outbox make databases and logins of a team.
+    await cluster.database.sql("ALTER ROLE redrive CREATEDB CREATEROLE")
     with log.open("w", encoding="utf-8") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pytest", "-rfE", "-vv", "--tb=short", "-p", "no:cacheprovider"),

@@ -31,6 +31,9 @@ _SIDE_BY_SIDE = ("--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-re
 # On a machine full of servers, the replay of a history can block the loop of a test's own worker for long; the worker
 # would end the test's process.
 _PATIENT = {"REDRIVE_STALL_LIMIT": "PT5M"}
+_OWN_POSTGRES = (
+    "tests/integration/dead_letters/test_queues.py::test_without_a_database_each_report_waits_in_a_workflow_of_its_own"
+)
 _TAIL = 15
 
 
@@ -46,6 +49,7 @@ async def run_acceptance(cluster: Cluster, *paths: str) -> list[str]:
             *(sys.executable, "-m", "pytest", "-rfE", "-vv", "--tb=short", "-p", "no:cacheprovider"),
             *(*_SIDE_BY_SIDE, *chosen),
             *(word for path in OWN_STACK for word in ("--ignore", path)),
+            *("--deselect", _OWN_POSTGRES),
             env=cluster.environment | cluster.logins | _PATIENT,
             cwd=ROOT,
             stdout=output,

@@ -17,9 +17,9 @@ from tests.cluster.cluster import Cluster
 
 Processes = dict[str, list[psutil.Process]]
 Work = Callable[[], Awaitable[object]]
-# PostgreSQL's counters are written by each process when it is idle, after a second.
-_COUNTED_AFTER = 3.0
-_IDLE = 10.0
+# PostgreSQL's counters are written by each process when it has been idle for ten seconds.
+_COUNTED_AFTER = 11.0
+_IDLE = 20.0
 _DATABASES = ("temporal", "temporal_visibility", "redrive")
 _SHOWN = ("worker", "caller", "Temporal", "PostgreSQL")
 

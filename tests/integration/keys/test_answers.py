@@ -97,7 +97,7 @@ async def test_a_lost_word_about_the_end_is_found_by_the_next_start(
     Pipeline("p", wait, registry=registry)
     async with worker():
         first = await caller.start("p", {}, tenant=tenant, key="k")
-        await asyncio.wait_for(waiting.wait(), 20)
+        await asyncio.wait_for(waiting.wait(), 45)
         await caller.cancel(first.run_id, reason="changed my mind")
 
         async def answered() -> bool:

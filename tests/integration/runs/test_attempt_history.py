@@ -79,7 +79,7 @@ async def test_a_running_retry_lists_the_tries_before_it(worker: WorkerFactory, 
     Pipeline("p", slow, registry=registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(running_now.wait(), 10)
+        await asyncio.wait_for(running_now.wait(), 45)
         view = await running.redrive.status(started.run_id)
         release.set()
         await running.redrive.result(started.run_id)

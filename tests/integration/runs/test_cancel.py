@@ -56,7 +56,7 @@ async def test_cancel_interrupts_the_running_step(worker: WorkerFactory, registr
     slow = Slow(registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(slow.running.wait(), 10)
+        await asyncio.wait_for(slow.running.wait(), 45)
         asked = time.monotonic()
         await running.redrive.cancel(started.run_id, reason="the customer changed her mind")
         with pytest.raises(RunCanceled, match=started.run_id):
@@ -75,7 +75,7 @@ async def test_a_canceled_run_is_listed_as_such(worker: WorkerFactory, registry:
     async with worker() as running:
         tenant = running.settings.task_queue
         started = await running.redrive.start("p", {}, tenant=tenant)
-        await asyncio.wait_for(slow.running.wait(), 10)
+        await asyncio.wait_for(slow.running.wait(), 45)
         await running.redrive.cancel(started.run_id, reason="no")
 
         async def canceled() -> list[str]:
@@ -138,12 +138,12 @@ async def test_a_cancel_that_meets_a_steps_completion_is_not_lost(
 
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(first_running.wait(), 10)
+        await asyncio.wait_for(first_running.wait(), 45)
         letting_go = asyncio.create_task(let_go(max(lead, 0)))
         await asyncio.sleep(max(-lead, 0))
         await running.redrive.cancel(started.run_id, reason="now")
         await letting_go
-        view = await asyncio.wait_for(ended(running.redrive, started.run_id), 15)
+        view = await asyncio.wait_for(ended(running.redrive, started.run_id), 45)
     assert view.status is RunStatus.CANCELED
     assert view.steps[1].status is StepStatus.SKIPPED
 
@@ -156,7 +156,7 @@ async def test_a_cancel_before_a_worker_sees_the_run_is_not_lost(worker: WorkerF
     started = await redrive.start("p", {})
     await redrive.cancel(started.run_id, reason="never mind")
     async with worker():
-        view = await asyncio.wait_for(ended(redrive, started.run_id), 20)
+        view = await asyncio.wait_for(ended(redrive, started.run_id), 45)
     assert view.status is RunStatus.CANCELED
     assert not slow.running.is_set()
 

@@ -247,7 +247,7 @@ async def test_a_cancel_during_fast_steps_leaves_one_truth(worker: WorkerFactory
     Pipeline("p", slow, registry=registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(running_now.wait(), 10)
+        await asyncio.wait_for(running_now.wait(), 45)
         await running.redrive.cancel(started.run_id, reason="no")
         with pytest.raises(RunCanceled):
             await running.redrive.result(started.run_id)
@@ -301,7 +301,7 @@ async def test_a_signal_during_fast_steps_makes_them_run_again_with_the_same_key
     Pipeline("p", slow, registry=registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(running_now.wait(), 10)
+        await asyncio.wait_for(running_now.wait(), 45)
         await running.temporal.get_workflow_handle(started.run_id).signal("report")
         result = await running.redrive.result(started.run_id)
     assert result.output == {"n": 2}
@@ -328,7 +328,7 @@ async def test_a_stored_result_answers_a_fast_step_that_runs_again(worker: Worke
     Pipeline("p", once, slow, registry=registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(second_runs.wait(), 10)
+        await asyncio.wait_for(second_runs.wait(), 45)
         await running.temporal.get_workflow_handle(started.run_id).signal("report")
         await running.redrive.result(started.run_id)
     assert seen == ["once", "slow", "slow"]

@@ -218,7 +218,7 @@ async def test_result_waits_while_a_run_is_parked(worker: WorkerFactory, registr
             return (await running.redrive.dead_letters.replay(letter, requested_by="ada", reason="mended")).accepted
 
         await eventually(accepted)
-        result = await asyncio.wait_for(waiting, 20)
+        result = await asyncio.wait_for(waiting, 45)
     assert (result.status, result.output) == (RunStatus.SUCCESS, {"n": 7})
 
 

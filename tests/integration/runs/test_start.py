@@ -209,7 +209,7 @@ async def test_a_terminated_run_is_shown_as_failed(worker: WorkerFactory, regist
     Pipeline("p", slow, registry=registry)
     async with worker() as running:
         started = await running.redrive.start("p", {})
-        await asyncio.wait_for(running_now.wait(), 10)
+        await asyncio.wait_for(running_now.wait(), 45)
         await running.temporal.get_workflow_handle(started.run_id).terminate("test")
         view = await running.redrive.status(started.run_id)
         release.set()

@@ -151,7 +151,7 @@ async def test_lock_is_free_after_a_failure(database_url: str, directory: Path) 
     (directory / "9000_broken.sql").write_text("SELECT 1 / 0")
     for _ in range(2):
         with pytest.raises(MigrationError, match="9000_broken"):
-            await asyncio.wait_for(migrate(database_url, directory), timeout=10)
+            await asyncio.wait_for(migrate(database_url, directory), timeout=45)
 
 
 async def test_bookkeeping_is_closed_to_the_application(database_url: str) -> None:

@@ -235,13 +235,13 @@ async def test_the_time_for_all_attempts_includes_the_first(
 
 async def test_a_cancel_during_fast_steps_leaves_one_truth(worker: WorkerFactory, registry: Registry) -> None:
     """Asked for while the only step runs, the run is canceled: the task that would have ended it is refused."""
-    running_now, seen = asyncio.Event(), []
+    running_now, asked, seen = asyncio.Event(), asyncio.Event(), []
 
     @registry.module("slow", policy=brief(), fast=True)
     async def slow(ctx: ModuleContext, given: Number) -> Number:
         seen.append(ctx.idempotency_key)
         running_now.set()
-        await asyncio.sleep(1)
+        await asked.wait()
         return given
 
     Pipeline("p", slow, registry=registry)
@@ -249,6 +249,7 @@ async def test_a_cancel_during_fast_steps_leaves_one_truth(worker: WorkerFactory
         started = await running.redrive.start("p", {})
         await asyncio.wait_for(running_now.wait(), 45)
         await running.redrive.cancel(started.run_id, reason="no")
+        asked.set()
         with pytest.raises(RunCanceled):
             await running.redrive.result(started.run_id)
         view = await running.redrive.status(started.run_id)
@@ -289,13 +290,13 @@ async def test_a_signal_during_fast_steps_makes_them_run_again_with_the_same_key
     worker: WorkerFactory, registry: Registry
 ) -> None:
     """Temporal refuses an end that has not seen the signal; the steps run again, and the run succeeds."""
-    running_now, seen = asyncio.Event(), []
+    running_now, signaled, seen = asyncio.Event(), asyncio.Event(), []
 
     @registry.module("slow", policy=brief(), fast=True)
     async def slow(ctx: ModuleContext, given: Number) -> Number:
         seen.append(ctx.idempotency_key)
         running_now.set()
-        await asyncio.sleep(1 if len(seen) == 1 else 0)
+        await signaled.wait()
         return Number(n=len(seen))
 
     Pipeline("p", slow, registry=registry)
@@ -303,6 +304,7 @@ async def test_a_signal_during_fast_steps_makes_them_run_again_with_the_same_key
         started = await running.redrive.start("p", {})
         await asyncio.wait_for(running_now.wait(), 45)
         await running.temporal.get_workflow_handle(started.run_id).signal("report")
+        signaled.set()
         result = await running.redrive.result(started.run_id)
     assert result.output == {"n": 2}
     assert (len(seen), len(set(seen))) == (2, 1)
@@ -311,7 +313,7 @@ async def test_a_signal_during_fast_steps_makes_them_run_again_with_the_same_key
 async def test_a_stored_result_answers_a_fast_step_that_runs_again(worker: WorkerFactory, registry: Registry) -> None:
     """With `dedupe`, a step whose result Temporal never got is not executed a second time."""
     seen: list[str] = []
-    second_runs = asyncio.Event()
+    second_runs, signaled = asyncio.Event(), asyncio.Event()
 
     @registry.module("once", policy=brief(), fast=True, dedupe=True)
     async def once(ctx: ModuleContext, given: Number) -> Number:
@@ -322,7 +324,7 @@ async def test_a_stored_result_answers_a_fast_step_that_runs_again(worker: Worke
     async def slow(ctx: ModuleContext, given: Number) -> Number:
         seen.append("slow")
         second_runs.set()
-        await asyncio.sleep(1 if seen.count("slow") == 1 else 0)
+        await signaled.wait()
         return given
 
     Pipeline("p", once, slow, registry=registry)
@@ -330,6 +332,7 @@ async def test_a_stored_result_answers_a_fast_step_that_runs_again(worker: Worke
         started = await running.redrive.start("p", {})
         await asyncio.wait_for(second_runs.wait(), 45)
         await running.temporal.get_workflow_handle(started.run_id).signal("report")
+        signaled.set()
         await running.redrive.result(started.run_id)
     assert seen == ["once", "slow", "slow"]
 

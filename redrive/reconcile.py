@@ -130,12 +130,12 @@ class Reconciliation:
         distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
         bulks = [bulk for bulk in await open_bulks(self._pool) if tenant in {None, bulk.tenant}]
         problems = [
+            # First: callers wait for these, and runs that report again may take their time.
+            *await self._missed_runs(tenant),
+            *await self._missed_keys(tenant),
             *await self._twice(lonely, self._parked_problem, self._have_it_reported),
             *await self._twice(distant, self._open_problem, self._close_or_orphan),
             *await self._twice(bulks, self._bulk_problem, self._end_bulk),
-            # Afterwards: what was repaired above may have closed a row, and a row a key.
-            *await self._missed_runs(tenant),
-            *await self._missed_keys(tenant),
         ]
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
 

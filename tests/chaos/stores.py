@@ -32,7 +32,7 @@ from tests.chaos.traffic import MoodySink, Traffic
 MODULES = "tests.chaos.modules"
 SHOWN = 20
 REPLAYED_AT_ONCE = 50
-# Of replays: what is parked again after these never ends.
+# Of replays: what still waits after these never ends.
 ROUNDS = 200
 SERVERS = ("temporal", "ui", "postgres", "console")
 
@@ -161,10 +161,13 @@ async def _side_by_side(width: int, count: int, work: Callable[[int], Awaitable[
 async def settle(traffic: Traffic, limit: float) -> list[str]:
     """Replay what waits, and wait until everything agrees; return what does not in the end."""
     traffic.sink.healthy = True
-    await _replay_all(traffic)
-    seconds = clock()
+    seconds, rounds = clock(), ROUNDS
     while True:
-        await _replay_all(traffic)
+        if rounds and (waiting := await traffic.waiting(REPLAYED_AT_ONCE)):
+            await asyncio.gather(*(_replay(traffic, each.letter, f"last-{uuid.uuid4()}") for each in waiting))
+            # The limit is for agreement after the last replay, however many there were.
+            seconds, rounds = clock(), rounds - 1
+            continue
         agreement = Agreement(traffic)
         await traffic.insist(agreement.read)
         problems = agreement.problems()
@@ -172,14 +175,6 @@ async def settle(traffic: Traffic, limit: float) -> list[str]:
             print(f"{'agreed' if not problems else 'gave up'} after {seconds():.0f} s", flush=True)
             return problems + await agreement.answers() + await agreement.commands()
         await asyncio.sleep(2)
-
-
-async def _replay_all(traffic: Traffic) -> None:
-    for _ in range(ROUNDS):
-        waiting = await traffic.waiting(REPLAYED_AT_ONCE)
-        if not waiting:
-            return
-        await asyncio.gather(*(_replay(traffic, each.letter, f"last-{uuid.uuid4()}") for each in waiting))
 
 
 async def _replay(traffic: Traffic, letter: LetterId, request_id: str) -> None:

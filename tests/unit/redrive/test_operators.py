@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -49,10 +50,20 @@ async def test_from_step_that_is_no_name_is_refused(letters: DeadLetters) -> Non
         await letters.replay(LETTER, requested_by="ada", reason="x", from_step="Not a name")
 
 
-async def test_command_without_an_answer_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def complaints() -> AsyncIterator[list[dict[str, Any]]]:
+    """What asyncio's loop complains of. All tests share the loop."""
+    heard: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: heard.append(context))
+    yield heard
+    loop.set_exception_handler(None)
+
+
+async def test_command_without_an_answer_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, complaints: list[dict[str, Any]]
+) -> None:
     """It is one error for the caller, and no complaint of asyncio's on stderr."""
-    complaints: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     monkeypatch.setattr("redrive.dead_letter_client.ANSWER_TIMEOUT", timedelta(milliseconds=300))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -31,7 +31,7 @@ async def check_namespace(own: str, name: str, database: Executor) -> None:
         raise OtherNamespace(
             f"the database belongs to Temporal's namespace {record['namespace']!r} ({record['namespace_id']}), this is "
             f"{name!r} ({own}): give each its own database; if the other one is gone for good, `redrive reconcile "
-            "--adopt` gives its records to this one"
+            "--adopt` gives its records to this one (while `redrive up --workers 0` runs, in the directory of an `up`)"
         )
 
 

@@ -203,6 +203,7 @@ async def test_producer_may_enqueue_and_nothing_else(
     """A role with the producer's grants enqueues; it reads no row and replays none. Installing again is harmless."""
     role = f"shop_{outbox.schema}"
     await connection.execute(f"CREATE ROLE {role}")
+    await connection.execute(f"GRANT {role} TO current_user")
     await install(team_url, outbox.schema, producer_grants(outbox.schema, role))
     await connection.execute(f"SET ROLE {role}")
     await redrive.outbox.enqueue(connection, "order", {}, key=KEY, schema=outbox.schema)

@@ -24,6 +24,8 @@ from tests.integration.dead_letters.test_resets import reset_to_the_first_park
 CANCELED = 24
 # From before the step fails until after its replay has ended, on a busy machine.
 LONGEST = 0.6
+# Temporal's list may not have seen an end when the first one asks. Runs that other tests have left make each long.
+SWEEPS = 5
 
 
 @pytest.fixture
@@ -165,12 +167,12 @@ async def test_row_that_missed_the_end_is_settled_by_the_next_sweep(keyed: Case,
             wrong,
         )
 
-        async def settled() -> bool:
+        for _ in range(SWEEPS):
             await sweep(keyed, lab_settings)
             (row,) = await keyed.rows("SELECT status FROM redrive.runs WHERE run_id = $1", keyed.run_id)
-            return bool(row["status"] == RunStatus.SUCCESS)
-
-        await eventually(settled)
+            if row["status"] == RunStatus.SUCCESS:
+                break
+        assert row["status"] == RunStatus.SUCCESS
         assert (await _answer(keyed, wrong)).status is RunStatus.SUCCESS
 
 

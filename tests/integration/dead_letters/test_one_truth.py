@@ -18,14 +18,12 @@ from redrive.settings import Settings
 from redrive.visibility import execution_status
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, wording
-from tests.integration.dead_letters.sweeps import sweep
+from tests.integration.dead_letters.sweeps import sweep, sweep_until
 from tests.integration.dead_letters.test_resets import reset_to_the_first_park
 
 CANCELED = 24
 # From before the step fails until after its replay has ended, on a busy machine.
 LONGEST = 0.6
-# Temporal's list may not have seen an end when the first one asks. Runs that other tests have left make each long.
-SWEEPS = 5
 
 
 @pytest.fixture
@@ -167,12 +165,12 @@ async def test_row_that_missed_the_end_is_settled_by_the_next_sweep(keyed: Case,
             wrong,
         )
 
-        for _ in range(SWEEPS):
-            await sweep(keyed, lab_settings)
+        async def is_settled() -> bool:
             (row,) = await keyed.rows("SELECT status FROM redrive.runs WHERE run_id = $1", keyed.run_id)
-            if row["status"] == RunStatus.SUCCESS:
-                break
-        assert row["status"] == RunStatus.SUCCESS
+            return bool(row["status"] == RunStatus.SUCCESS)
+
+        await sweep_until(is_settled, keyed, lab_settings)
+        assert await is_settled()
         assert (await _answer(keyed, wrong)).status is RunStatus.SUCCESS
 
 

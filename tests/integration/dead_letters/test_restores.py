@@ -17,12 +17,10 @@ from redrive.starter.stack.state import StackInfo
 from redrive.visibility import execution_status
 from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.lab import Case
-from tests.integration.dead_letters.sweeps import sweep
+from tests.integration.dead_letters.sweeps import sweep_until
 from tests.integration.dead_letters.test_resets import reset_to_the_first_park
 
 KEY = "k"
-# Temporal's list may not have seen an end when the first one asks.
-SWEEPS = 30
 TABLES = ("runs", "dead_letters", "idempotency_keys")
 Act = Callable[[Case], Awaitable[object]]
 
@@ -196,11 +194,11 @@ async def test_rows_that_were_restored_follow_their_runs(
 
 async def _differences_after_sweeps(cases: dict[str, Case], settings: Settings) -> dict[str, list[str]]:
     """Return what the sweep does not repair."""
-    for _ in range(SWEEPS):
-        if not await _differing(cases):
-            break
-        await sweep(next(iter(cases.values())), settings)
-        await asyncio.sleep(1)
+
+    async def is_right() -> bool:
+        return not await _differing(cases)
+
+    await sweep_until(is_right, next(iter(cases.values())), settings)
     return await _differing(cases)
 
 

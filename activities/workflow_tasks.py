@@ -31,8 +31,11 @@ from redrive.dead_letters import (
     OperationOptions,
     Outcome,
 )
+from redrive.errors import Unavailable
+from redrive.logs import get_logger
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
+from redrive.run_probe import describe
 from redrive.store.dead_letters.records import load_state, open_workflow_tasks
 from redrive.visibility import tenant_of
 
@@ -44,6 +47,8 @@ MOST_OPEN: Final = 10_000
 _NUMBER: Final = 0
 _EVENTS: Final = 50
 _CAUSE_PREFIX: Final = "WORKFLOW_TASK_FAILED_CAUSE_"
+
+log = get_logger(__name__)
 
 
 class WorkflowTasks:
@@ -106,10 +111,9 @@ class WorkflowTasks:
 
     async def _description(self, letter: LetterId) -> WorkflowExecutionDescription | None:
         try:
-            return await self._client.get_workflow_handle(letter.run_id, run_id=letter.execution).describe()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
+            return await describe(self._client, letter.run_id, letter.execution)
+        except Unavailable as error:
+            log.warning("workflow.unreadable", tenant_id=letter.tenant, run_id=letter.run_id, error=str(error))
             return None
 
     async def _failure(self, letter: LetterId) -> HistoryEvent | None:

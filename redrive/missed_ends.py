@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from temporalio.client import Client, WorkflowExecutionDescription
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
 
 from redrive.contracts import ClaimRequest, RunStatus
+from redrive.errors import Unavailable
 from redrive.idempotency.claims import Settlement, without_secrets
 from redrive.idempotency.postgres_claims import claim_key, settle_key
 from redrive.idempotency.starts import known_hash, outcome_of
 from redrive.postgres.tenancy import Pool
 from redrive.redaction.redactor import Redactor
+from redrive.run_probe import describe
 from redrive.store.keys import KeyRow, list_unheard
 from redrive.store.runs import UnheardRun, correct_run, forget_run, list_unheard_runs
 from redrive.visibility import execution_status, runs_query
@@ -30,19 +31,27 @@ _UNKNOWN: Final = "Temporal has no such run: it was never started, or is gone"
 
 @dataclass(frozen=True)
 class MissedRun:
-    """A row of an open run that Temporal says something else of; None if Temporal does not know the run."""
+    """A row of an open run that Temporal says something else of; None if Temporal does not know the run.
+
+    `problem` says why Temporal cannot read the run: then the row stays.
+    """
 
     row: UnheardRun
     status: RunStatus | None
     closed_at: datetime | None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
 class MissedKey:
-    """A key in process whose run has ended with this status; None if Temporal does not know the run."""
+    """A key in process whose run has ended with this status; None if Temporal does not know the run.
+
+    `problem` says why Temporal cannot read the run: then the key stays.
+    """
 
     row: KeyRow
     status: RunStatus | None
+    problem: str | None = None
 
 
 class MissedEnds:
@@ -61,7 +70,11 @@ class MissedEnds:
             last = rows[-1]
             still_open = await self._open_runs([row.run_id for row in rows])
             for row in (row for row in rows if still_open.get(row.run_id) is not row.status):
-                description = await self._description(row.run_id)
+                try:
+                    description = await describe(self._client, row.run_id)
+                except Unavailable as error:
+                    yield MissedRun(row, None, None, str(error))
+                    continue
                 status = execution_status(description) if description else None
                 if status not in {row.status, RunStatus.DLQ_PENDING}:
                     yield MissedRun(row, status, description.close_time if description else None)
@@ -80,7 +93,11 @@ class MissedEnds:
             last = rows[-1]
             still_open = await self._open_runs([row.run_id for row in rows])
             for row in (row for row in rows if row.run_id not in still_open):
-                description = await self._description(row.run_id)
+                try:
+                    description = await describe(self._client, row.run_id)
+                except Unavailable as error:
+                    yield MissedKey(row, None, str(error))
+                    continue
                 status = execution_status(description) if description else None
                 if status.closed if status else row.expires_at <= datetime.now(UTC):
                     yield MissedKey(row, status)
@@ -95,7 +112,7 @@ class MissedEnds:
 
     async def record_key(self, request: ClaimRequest) -> None:
         """Write the row of a key whose run was started while the database was down, unless it has one by now."""
-        description = await self._description(request.run_id)
+        description = await describe(self._client, request.run_id)
         if description is None:
             await claim_key(self._pool, request, free_failed=False)
             return
@@ -104,7 +121,7 @@ class MissedEnds:
         if not execution_status(description).closed:
             await claim_key(self._pool, own, free_failed=False)
             # A run that ended before its key had a row could not write its end there.
-            description = await self._description(request.run_id)
+            description = await describe(self._client, request.run_id)
         if description and (status := execution_status(description)).closed:
             await settle_key(self._pool, own, await self._end(request.run_id, status))
 
@@ -120,11 +137,3 @@ class MissedEnds:
         query = runs_query(tenant=None, status=None, pipeline=None, run_ids=run_ids)
         listed = self._client.list_workflows(f"{query} AND ExecutionStatus = 'Running'")
         return {execution.id: execution_status(execution) async for execution in listed}
-
-    async def _description(self, run_id: str) -> WorkflowExecutionDescription | None:
-        try:
-            return await self._client.get_workflow_handle(run_id).describe()
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            return None

@@ -142,6 +142,9 @@ class Reconciliation:
     async def _missed_runs(self, tenant: str | None) -> list[Problem]:
         problems = []
         async for missed in self._ends.runs(tenant):
+            if missed.problem:
+                problems.append(_unread(missed.row.tenant, missed.row.run_id, missed.problem))
+                continue
             row, word = missed.row, missed.status.value if missed.status else "that it knows no such run"
             about = f"its row says {row.status.value}, Temporal says {word}"
             problems.append(Problem(kind=Kind.ROW_BEHIND, tenant=row.tenant, run_id=row.run_id, step="", about=about))
@@ -153,6 +156,9 @@ class Reconciliation:
     async def _missed_keys(self, tenant: str | None) -> list[Problem]:
         problems = []
         async for missed in self._ends.keys(tenant):
+            if missed.problem:
+                problems.append(_unread(missed.row.tenant, missed.row.run_id, missed.problem))
+                continue
             row, word = missed.row, missed.status.value if missed.status else "that it knows no such run"
             about = f"its key is in process, Temporal says {word}"
             problems.append(Problem(kind=Kind.KEY_BEHIND, tenant=row.tenant, run_id=row.run_id, step="", about=about))
@@ -163,16 +169,21 @@ class Reconciliation:
 
     async def _bulk_problem(self, bulk: BulkView) -> Problem | None:
         """Check a bulk operation that is open: without a workflow nothing more will happen."""
-        if await execution_status(self._client, bulk.id) is WorkflowExecutionStatus.RUNNING:
+        try:
+            status = await execution_status(self._client, bulk.id)
+        except Unavailable as error:
+            return _unread(bulk.tenant, bulk.id, str(error))
+        if status is WorkflowExecutionStatus.RUNNING:
             return None
         about = f"the bulk operation is {bulk.status.value}, its workflow has ended or is gone"
         return Problem(kind=Kind.BULK_GONE, tenant=bulk.tenant, run_id=bulk.id, step="", about=about)
 
     async def _end_bulk(self, problem: Problem) -> bool:
         """End a bulk operation. Started again with its request id, it would continue: a person decides which."""
-        if not self._unattended:
-            await abandon_bulk(self._pool, problem.tenant, problem.run_id)
-        return not self._unattended
+        if self._unattended or problem.kind is Kind.NO_ANSWER:
+            return False
+        await abandon_bulk(self._pool, problem.tenant, problem.run_id)
+        return True
 
     async def _open_records(self, tenant: str | None) -> dict[str, LetterRow]:
         records: dict[str, LetterRow] = {}
@@ -226,14 +237,15 @@ class Reconciliation:
 
     async def _have_it_reported(self, problem: Problem) -> bool:
         """Let the run report to its dead letter again, and wait until the record is updated."""
-        if not await ask_to_report(self._client, problem.run_id):
-            return True
+        try:
+            return not await ask_to_report(self._client, problem.run_id) or await self._is_reported(problem.run_id)
+        except Unavailable:
+            return False
+
+    async def _is_reported(self, run_id: str) -> bool:
         give_up = asyncio.get_running_loop().time() + REPAIR_TIMEOUT
         while asyncio.get_running_loop().time() < give_up:
-            try:
-                parked = await read_parked(self._client, problem.run_id)
-            except Unavailable:
-                return False
+            parked = await read_parked(self._client, run_id)
             if parked is None or await self._record_problem(parked) is None:
                 return True
             await asyncio.sleep(_INTERVAL)
@@ -244,7 +256,10 @@ class Reconciliation:
         record = await get_letter(self._pool, row.tenant, row.id)
         if record is None or record.status.closed or record.orphaned:
             return None
-        status = await execution_status(self._client, row.run_id, row.letter.execution)
+        try:
+            status = await execution_status(self._client, row.run_id, row.letter.execution)
+        except Unavailable as error:
+            return _problem(Kind.NO_ANSWER, row.letter, str(error))
         if status is WorkflowExecutionStatus.RUNNING:
             # A foreign workflow reports by itself, and what it answers may be encoded.
             return None if row.letter.foreign else await self._done_problem(row)
@@ -299,6 +314,10 @@ def _endings(letter: LetterId, record: LetterRecord) -> dict[WorkflowExecutionSt
 
 def _letter_of(run: RunSummary) -> LetterId:
     return LetterId(tenant=run.tenant, run_id=run.run_id, step=run.failed_step or "")
+
+
+def _unread(tenant: str, run_id: str, about: str) -> Problem:
+    return Problem(kind=Kind.NO_ANSWER, tenant=tenant, run_id=run_id, step="", about=about)
 
 
 def _problem(kind: Kind, letter: LetterId, about: str, ending: Ending | None = None) -> Problem:

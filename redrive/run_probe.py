@@ -3,11 +3,13 @@
 Names workflows by their contracts only.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from redrive.contracts import Query, StepState
@@ -15,6 +17,8 @@ from redrive.dead_letters import LetterId, RunDocument, RunSignal
 from redrive.errors import Unavailable
 
 _ANSWER_TIMEOUT: Final = timedelta(seconds=10)
+# What a server says of a run whose data is damaged, and not in an outage.
+_DAMAGED: Final = {RPCStatusCode.DATA_LOSS, RPCStatusCode.INTERNAL, RPCStatusCode.UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -25,15 +29,35 @@ class Parked:
     cycle: int
 
 
-async def execution_status(client: Client, run_id: str, execution: str | None = None) -> WorkflowExecutionStatus | None:
-    """Return Temporal's status of a run, or of one execution of it; None if it does not know the run."""
+async def describe(client: Client, run_id: str, execution: str | None = None) -> WorkflowExecutionDescription | None:
+    """Return what Temporal says of a run, or of one execution of it; None if it does not know the run.
+
+    Raises Unavailable if Temporal cannot read this run, and Temporal's own error if it does not answer at all.
+    """
     try:
-        description = await client.get_workflow_handle(run_id, run_id=execution).describe()
+        with _readable(run_id):
+            return await client.get_workflow_handle(run_id, run_id=execution).describe()
     except RPCError as error:
         if error.status in {RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT}:
             return None
         raise
-    return description.status
+
+
+@contextlib.contextmanager
+def _readable(run_id: str) -> Iterator[None]:
+    try:
+        yield
+    except RPCError as error:
+        if error.status not in _DAMAGED:
+            raise
+        message = f"Temporal cannot read run {run_id!r} ({error.status.name.lower()}): {error.message[:300]}"
+        raise Unavailable(message) from error
+
+
+async def execution_status(client: Client, run_id: str, execution: str | None = None) -> WorkflowExecutionStatus | None:
+    """Return Temporal's status of a run like `describe`."""
+    description = await describe(client, run_id, execution)
+    return description.status if description else None
 
 
 async def read_run(client: Client, run_id: str) -> RunDocument | None:
@@ -67,10 +91,11 @@ async def ask_to_report(client: Client, run_id: str) -> bool:
     """Ask a run to report again to its dead letter where it is parked; False if the run has ended.
 
     The run and its worker do it, so that the worker's settings redact what is stored. If a command has reached the run
-    before, it is carried out instead.
+    before, it is carried out instead. Raises Unavailable if Temporal cannot read the run.
     """
     try:
-        await client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
+        with _readable(run_id):
+            await client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise

@@ -182,8 +182,10 @@ def check_identifier(field: str, value: str) -> str:
     shown = shown_identifier(value)
     if shown != value:
         raise InvalidInput(
-            f"{field}: {shown!r} holds what looks like a secret or a card number; an id is stored and shown as it is: "
-            "give a reference, or a hash of it"
+            # Redacted once more where it is stored: the value stands last, as a quote that it opens hides what follows;
+            # and not "secret", which may be a token of ours.
+            f"{field}: it holds what looks like a credential or a card number; an id is stored and shown as it is: "
+            f"give a reference, or a hash of it (got {shown!r})"
         )
     return value
 

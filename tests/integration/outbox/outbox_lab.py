@@ -54,12 +54,15 @@ class OutboxLab:
 
     @contextlib.asynccontextmanager
     async def bridge(
-        self, limits: OutboxLimits | None = None, act: Callable[[Redrive], Any] = lambda made: made
+        self,
+        limits: OutboxLimits | None = None,
+        act: Callable[[Redrive], Any] = lambda made: made,
+        redactor: Redactor | None = None,
     ) -> AsyncIterator[OutboxBridge]:
         """Run a bridge while the block lasts; leaving stops it as SIGTERM does."""
         claims = PostgresClaims(self.url)
         made = Redrive(self.temporal, task_queue=self.settings.task_queue, registry=self.registry, claims=claims)
-        used, redactor, ready = act(made), Redactor(), asyncio.Event()
+        used, redactor, ready = act(made), redactor or Redactor(), asyncio.Event()
         own = Outbox(self.outbox.url, self.outbox.schema)
         async with own, Database(self.url) as database:
             bridge = OutboxBridge(

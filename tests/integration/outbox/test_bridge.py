@@ -12,6 +12,7 @@ import structlog
 from redrive.dead_letters import LetterId
 from redrive.keys import run_id_for_key
 from redrive.outbox.rows import OutboxEntry, OutboxStatus
+from redrive.redaction.redactor import Redactor
 from redrive.store.audit import list_audit
 from tests.conftest import WorkerFactory, eventually
 from tests.integration.outbox.outbox_lab import OutboxLab
@@ -42,6 +43,19 @@ async def test_labels_are_on_the_bridges_log_line_once_they_are_checked(lab: Out
     assert told[event_id]["mission_id"] == "42"
     assert "run_id" not in told[refused]
     assert "labels.run_id" in (row.last_error or "")
+
+
+@pytest.mark.parametrize("correlation_id", ["AKIAIOSFODNN7EXAMPLE", "token='abcdefgh"])
+async def test_refusal_of_a_row_with_a_secret_can_be_read(lab: OutboxLab, correlation_id: str) -> None:
+    """The secret is left out, and the sentence is whole: also where a token of ours is an ordinary word."""
+    event_id = await lab.enqueue()
+    await lab.sql("UPDATE {}.outbox SET correlation_id = $1 WHERE event_id = $2", correlation_id, UUID(event_id))
+    async with lab.bridge(redactor=Redactor(own=["secret"])):
+        row = await lab.becomes(event_id, OutboxStatus.FAILED)
+    assert row.last_error
+    assert "correlation_id: it holds what looks like a credential or a card number; " in row.last_error
+    assert "give a reference, or a hash of it" in row.last_error
+    assert correlation_id[-8:] not in row.last_error
 
 
 async def test_row_is_in_flight_while_no_worker_is_there(lab: OutboxLab) -> None:

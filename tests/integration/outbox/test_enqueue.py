@@ -159,7 +159,7 @@ async def test_payload_that_a_module_reads_is_not_refused(
         ({"labels": {"no spaces": "x"}}, "labels: "),
         ({"run_after": datetime(2030, 1, 1)}, "run_after: .*time zone"),  # noqa: DTZ001
         ({"schema": "robert'; drop"}, "schema: "),
-        ({"key": "AKIAIOSFODNN7EXAMPLE"}, "key: .*looks like a secret"),
+        ({"key": "AKIAIOSFODNN7EXAMPLE"}, "key: .*looks like a credential"),
     ],
 )
 async def test_bad_arguments_are_refused_by_name(

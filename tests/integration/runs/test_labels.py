@@ -144,7 +144,7 @@ async def test_a_run_that_succeeds_keeps_its_labels(
         ({"mission_id": 5}, "mission_id"),
         ({f"n{number}": "x" for number in range(11)}, "at most 10"),
         ({"run_id": "x"}, "every log line has a field of this name"),
-        ({"mission_id": "sk_live_51HqFakeFakeFakeFake"}, "looks like a secret"),
+        ({"mission_id": "sk_live_51HqFakeFakeFakeFake"}, "looks like a credential"),
     ],
 )
 async def test_labels_that_cannot_be_are_refused(

@@ -24,7 +24,8 @@ from redrive.console.seals import Seal
 from redrive.console.telemetry import RequestMetrics
 from redrive.console.web_ui import WebUi
 from redrive.contracts import Catalog
-from redrive.errors import RedriveError
+from redrive.errors import RedriveError, Unavailable
+from redrive.home import home_problem, namespace_id
 from redrive.modules import hidden_names
 from redrive.outbox.rows import Outbox
 from redrive.outbox.settings import OutboxSettings
@@ -40,6 +41,7 @@ from redrive.worker_queries import service_states
 CATALOG_LASTS: Final = 10.0
 # Each request authenticates once.
 _ACCESS_SIZE: Final = 5
+_HOME_TIMEOUT: Final = 2.0
 _OUTBOX_SIZE: Final = 4
 
 
@@ -67,6 +69,7 @@ class AppState:
         self._catalog: tuple[float, Catalog] | None = None
         self._services: tuple[float, ServiceStates | None] | None = None
         self._asking = asyncio.Lock()
+        self._home: tuple[float, str | None] | None = None
         self._run_redactor: tuple[Catalog, Redactor] | None = None
         self._connecting = asyncio.Lock()
 
@@ -137,6 +140,25 @@ class AppState:
             return await service_states(await self.temporal(), self.settings.task_queue)
         except (RedriveError, RPCError, TimeoutError):
             return None
+
+    async def home_problem(self) -> str | None:
+        """Say that the records belong to another Temporal, and what to do; None if not, or if Temporal is down.
+
+        Either is cached for a few seconds: pages of records do not wait for Temporal each time.
+        """
+        if self._home is None or time.monotonic() - self._home[0] > CATALOG_LASTS:
+            found = await self._ask_for_home()
+            self._home = (time.monotonic(), found)
+        return self._home[1]
+
+    async def _ask_for_home(self) -> str | None:
+        try:
+            async with asyncio.timeout(_HOME_TIMEOUT):
+                client = await self.temporal()
+                own = await namespace_id(client)
+        except (Unavailable, TimeoutError):
+            return None
+        return await home_problem(own, client.namespace, await self.pool())
 
     async def redactor_of_runs(self) -> Redactor:
         """Return the redactor for what runs hold: it also knows the modules' hidden fields."""

@@ -186,6 +186,8 @@ class Stack:
         self._info = self._describe(temporal, postgres, brokers)
         self._undo.push_async_callback(self._supervisor.stop)
         await self._supervisor.start(*(server.program for server in (temporal, postgres) if server))
+        if temporal:
+            self._info = self._info.model_copy(update={"namespace_id": await temporal.namespace_id()})
         for program in (child for broker in brokers.values() for child in broker.children):
             await self._supervisor.start(program)
         await migrate(_secret(self._info.owner_url))

@@ -29,6 +29,7 @@ class StackInfo(BaseModel):
     pid: int
     temporal_address: str
     namespace: str
+    namespace_id: str | None = None
     web_ui: str | None
     console: str | None = None
     database_url: SecretStr

@@ -16,7 +16,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from redrive.contracts import LABELS_ATTRIBUTE, SearchAttribute
-from redrive.errors import StackError
+from redrive.errors import StackError, Unavailable
+from redrive.home import namespace_id
 from redrive.starter.stack.children import Program
 from redrive.starter.stack.placement import Account, hand_over
 from redrive.starter.stack.ports import LOOPBACK, listens
@@ -102,6 +103,13 @@ class TemporalServer:
     async def prepare(self) -> None:
         """Create its data directory, or change its owner if root has run the server before."""
         await asyncio.to_thread(hand_over, self.database.parent, self.account)
+
+    async def namespace_id(self) -> str | None:
+        """Return the id of its namespace; None if it does not answer soon."""
+        try:
+            return await namespace_id(await Client.connect(self.address, namespace=self.namespace))
+        except (RuntimeError, Unavailable):
+            return None
 
     async def is_ready(self) -> bool:
         """Ask the server itself: the search attributes are the last thing that it sets up."""

@@ -87,6 +87,8 @@ class Groups(Message):
 class LetterDetail(LetterRecord):
     """A dead letter with its history. The payload is redacted, and only for those who may see payloads."""
 
+    commands: list[str] = Field(description="what it takes now")
+    home_problem: str | None = Field(description="why its run is not in this Temporal, and what to do")
     payload_hidden: bool
     audit: list[AuditEntry]
     links: dict[str, str]
@@ -124,9 +126,12 @@ async def dead_letter(
     pool = await app_state.pool()
     record = await find_letter(pool, tenant, letter_id)
     hidden = not caller.may(Right.PAYLOADS)
+    problem = None if record.status.closed else await app_state.home_problem()
     response.headers["ETag"] = etag(record.version)
     return LetterDetail(
         **dict(record) | {"payload": None if hidden else record.payload},
+        commands=record.possible_commands(problem),
+        home_problem=problem,
         payload_hidden=hidden,
         audit=await audit_trail(pool, record.tenant, record.id),
         links=app_state.links(caller, run=record.run_id),

@@ -113,6 +113,7 @@ async def dead_letter(
     pool = await app_state.pool()
     record = await find_letter(pool, tenant, letter_id)
     trail = await audit_trail(pool, record.tenant, record.id)
+    problem = None if record.status.closed else await app_state.home_problem()
     return show(
         request,
         caller,
@@ -120,7 +121,9 @@ async def dead_letter(
         letter=record,
         trail=trail,
         cycles=[(entry, strip(entry.attempts)) for entry in reversed(record.failure_history)],
-        approvals=await _approvals(app_state, record),
+        commands=record.possible_commands(problem),
+        home_problem=problem,
+        approvals=[] if problem else await _approvals(app_state, record),
         links=app_state.links(caller, run=record.run_id),
         policy=_policy(record),
         replays_left=MAX_REPLAYS - record.replay_count,

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from redrive.categories import Category
-from redrive.dead_letter_records import LetterId, LetterStatus, Mode, OperationKind
+from redrive.dead_letter_records import LetterId, LetterStatus, Mode, OperationKind, Verb
 from redrive.errors import CommandRefused
 from redrive.messages import Attempt
 from redrive.postgres.values import Record
@@ -80,6 +80,17 @@ class LetterRecord(LetterRow):
     resolved_at: datetime | None
     resolution_reason: str | None
     created_at: datetime
+
+    def possible_commands(self, home_problem: str | None) -> list[str]:
+        """Return the commands that it takes now; none where the records belong to another Temporal."""
+        if home_problem or self.status is not LetterStatus.PENDING:
+            return []
+        if self.orphaned:
+            return [Verb.DISCARD] if self.letter.foreign else [Verb.RESTART, Verb.DISCARD]
+        if self.blocked_by or self.config.get("kind") == OperationKind.WORKFLOW_TASK:
+            return []
+        can_be_reset = self.letter.foreign and self.config.get("event_id")
+        return [Verb.REPLAY, Verb.RESOLVE, Verb.DISCARD, *(["reset"] if can_be_reset else [])]
 
     def reset_event(self) -> int:
         """Return the event before which its workflow is reset, or raise why it cannot be."""

@@ -14,6 +14,7 @@ from redrive.categories import Category
 from redrive.connection import Addresses, read_addresses, stack_directory
 from redrive.dead_letter_records import LetterFilter, LetterSelection, LetterStatus
 from redrive.errors import InvalidInput
+from redrive.home import home_problem
 from redrive.postgres.tenancy import Pool
 from redrive.starter.cli.dead_letters.views import letter_story, letters_table, stats_view, watched_line
 from redrive.starter.cli.errors import WrongUsage
@@ -29,7 +30,7 @@ from redrive.starter.cli.records import database_errors, find_story, named_lette
 from redrive.starter.cli.runs.views import print_json, print_page
 from redrive.starter.cli.terminal import LABEL_HELP, Json, console
 from redrive.starter.cli.waiting import INTERVAL, until_answered
-from redrive.starter.stack.state import find_running
+from redrive.starter.stack.state import StackInfo, find_running
 from redrive.store.dead_letters.figures import stats as letter_stats
 from redrive.store.dead_letters.lists import list_letters
 from redrive.store.dead_letters.models import LetterRecord
@@ -160,20 +161,38 @@ async def show(letter: Letter, /, *, json: Json = False) -> None:
     servers = read_addresses()
     async with open_records(servers) as pool:
         record, trail = await find_story(pool, letter)
+        problem = None if record.status.closed else await _home_problem(pool, servers)
     links = web_links(servers, record.run_id)
     if json:
-        print_json(record.model_dump(mode="json") | {"audit": trail, "links": links})
+        possible = {"commands": record.possible_commands(problem), "home_problem": problem}
+        print_json(record.model_dump(mode="json") | possible | {"audit": trail, "links": links})
     else:
-        console.print(letter_story(record, trail, links))
+        console.print(letter_story(record, trail, links, problem))
+
+
+async def _home_problem(pool: Pool, servers: Addresses) -> str | None:
+    """Say that the records belong to another Temporal than this directory's stack; None if that is not known."""
+    info = _used_stack(servers)
+    if info is None or info.namespace_id is None:
+        return None
+    if servers.database_url not in {None, info.database_url.get_secret_value()}:
+        return None
+    return await home_problem(info.namespace_id, info.namespace, pool)
 
 
 def web_links(servers: Addresses, run_id: str) -> dict[str, str]:
     """Return the link to the run in the Temporal Web UI, if the embedded stack has one."""
-    info = find_running(stack_directory(servers))
-    if info is None or info.web_ui is None or servers.temporal_address not in {None, info.temporal_address}:
+    info = _used_stack(servers)
+    if info is None or info.web_ui is None:
         return {}
     place = f"{info.web_ui.rstrip('/')}/namespaces/{info.namespace}/workflows"
     return {"run in Temporal": f"{place}/{quote(run_id, safe='')}"}
+
+
+def _used_stack(servers: Addresses) -> StackInfo | None:
+    """Return this directory's stack, if it runs and no other Temporal is used."""
+    info = find_running(stack_directory(servers))
+    return info if info and servers.temporal_address in {None, info.temporal_address} else None
 
 
 @app.command

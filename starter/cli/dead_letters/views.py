@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from redrive.categories import Category
-from redrive.dead_letter_records import LetterStatus, OperationKind, OperationOptions
+from redrive.dead_letter_records import LetterStatus, OperationOptions, Verb
 from redrive.messages import Attempt
 from redrive.policy import RetryPolicy
 from redrive.starter.cli.runs.views import moment
@@ -51,7 +51,9 @@ def letters_table(rows: Sequence[LetterRow]) -> Listing:
     return table
 
 
-def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[str, str]) -> Group:
+def letter_story(
+    record: LetterRecord, trail: Sequence[AuditEntry], links: dict[str, str], home_problem: str | None
+) -> Group:
     """Return one dead letter with all its details."""
     title = Text.assemble(Text(record.id, style="bold"), "  ", letter_status(record))
     parts: list[RenderableType] = [title, _facts({**_identity(record), **links})]
@@ -66,7 +68,7 @@ def letter_story(record: LetterRecord, trail: Sequence[AuditEntry], links: dict[
     if any((policy := _policy(record)).values()):
         parts += [Text("\npolicy", style="bold"), _facts(policy)]
     parts += [Text("\naudit trail", style="bold"), audit_table(trail)]
-    return Group(*parts, *_next_commands(record))
+    return Group(*parts, *_next_commands(record, home_problem))
 
 
 def _identity(record: LetterRecord) -> dict[str, str | None]:
@@ -188,26 +190,21 @@ def audit_facts(entry: AuditEntry) -> tuple[str, str, Text, Text, Text]:
     )
 
 
-def _next_commands(record: LetterRecord) -> Iterator[Text]:
-    if record.status is not LetterStatus.PENDING:
-        return
-    if record.blocked_by:
-        yield hint(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
-    elif verbs := _verbs(record):
+def _next_commands(record: LetterRecord, home_problem: str | None) -> Iterator[Text]:
+    if home_problem:
+        yield hint(f"\nits run is not in this Temporal: {home_problem}")
+    elif verbs := record.possible_commands(home_problem):
         others = f", or {' or '.join(verbs[1:])}" if verbs[1:] else ""
-        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`{others}")
+        limit = (
+            " (a restart needs the run's history: if Temporal has lost it, discard)" if Verb.RESTART in verbs else ""
+        )
+        yield hint(f"\nnext: `redrive dlq {verbs[0]} {record.id} --reason …`{others}{limit}")
+    elif record.status is not LetterStatus.PENDING:
+        return
+    elif record.blocked_by:
+        yield hint(f"\nthe run waits at an earlier step: `redrive dlq show {record.run_id}/{record.blocked_by}`")
     else:
         yield hint("\nthe workflow's own code fails: deploy a fixed worker, and this closes by itself")
-
-
-def _verbs(record: LetterRecord) -> list[str]:
-    """Return the commands that a pending dead letter takes."""
-    if record.orphaned:
-        return ["discard"] if record.letter.foreign else ["restart", "discard"]
-    if record.config.get("kind") == OperationKind.WORKFLOW_TASK:
-        return []
-    can_be_reset = record.letter.foreign and record.config.get("event_id")
-    return ["replay", "resolve", "discard", *(["reset"] if can_be_reset else [])]
 
 
 def stats_view(stats: LetterStats) -> Group:

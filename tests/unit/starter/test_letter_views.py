@@ -106,7 +106,10 @@ FOREIGN = f"charge@{uuid.UUID(int=1)}-1"
     ("changes", "hint"),
     [
         ({}, "next: `redrive dlq replay dead-letter-run-1-charge --reason …`, or resolve or discard"),
-        ({"orphaned": True}, "next: `redrive dlq restart dead-letter-run-1-charge --reason …`, or discard"),
+        (
+            {"orphaned": True},
+            "next: `redrive dlq restart dead-letter-run-1-charge --reason …`, or discard (a restart needs",
+        ),
         ({"blocked_by": "pay"}, "the run waits at an earlier step: `redrive dlq show run-1/pay`"),
         (
             {"step": FOREIGN, "config": {"kind": "activity", "event_id": 5}},
@@ -126,8 +129,20 @@ def test_a_dead_letter_names_the_commands_that_it_takes(
 ) -> None:
     """Those of a pipeline's step, of a foreign workflow, of one that has ended, and of one whose code fails."""
     record = LetterRecord(**ROW | OPEN | changes)
-    Terminal(width=200).print(letter_story(record, [], {}))
+    Terminal(width=200).print(letter_story(record, [], {}, None))
     assert hint in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [LetterStatus.PENDING, LetterStatus.REPLAYING])
+def test_a_dead_letter_of_another_temporal_takes_no_command(
+    status: LetterStatus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says why, and what to do instead."""
+    record = LetterRecord(**ROW | OPEN | {"status": status})
+    Terminal(width=200).print(letter_story(record, [], {}, "the database belongs to another"))
+    shown = capsys.readouterr().out
+    assert "its run is not in this Temporal: the database belongs to another\n" in shown
+    assert "next:" not in shown
 
 
 def test_a_list_shows_the_end_of_a_long_error() -> None:

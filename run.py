@@ -53,10 +53,10 @@ def main() -> None:
 
 
 def _become(command: list[str]) -> None:
-    environment = os.environ | {"PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment = _with_bytecode(os.environ | {"PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"})
     if "pytest" in command:
         os.chdir(ROOT)
-        environment = _with_files_in_memory(_with_bytecode(environment))
+        environment = _with_files_in_memory(environment)
     else:
         # So that commands that it prints can be pasted: `redrive` itself is not on the user's path.
         environment["REDRIVE_CALLED_AS"] = shlex.join(["python3", sys.argv[0]])
@@ -65,7 +65,7 @@ def _become(command: list[str]) -> None:
 
 
 def _with_bytecode(environment: dict[str, str]) -> dict[str, str]:
-    """Keep compiled code inside `.venv`: tests start hundreds of processes, and compiling takes most of their start."""
+    """Keep compiled code inside `.venv`: without it, compiling takes most of the time that a command needs to start."""
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(VENV / "bytecode")}
 

@@ -9,7 +9,6 @@ from redrive.connection import read_addresses
 from redrive.contracts import DEFAULT_TENANT, KeyStatus
 from redrive.errors import KeyInUse, KeyNotFound
 from redrive.postgres.tenancy import Pool
-from redrive.settings import read_settings
 from redrive.starter.cli.command_options import By, Reason, asked_by
 from redrive.starter.cli.list_options import FIRST_PAGE, PageOptions, page_cursor, parse_moment, read_page_cursor
 from redrive.starter.cli.records import open_records
@@ -128,6 +127,8 @@ async def reset(
     force
         Also while the key's run is open: then two runs of the key can run at the same time.
     """
+    from redrive.settings import read_settings  # noqa: PLC0415
+
     settings = read_settings()
     async with open_records(settings) as pool:
         record = await _find(pool, tenant, key)

@@ -70,6 +70,14 @@ def test_what_reads_records_needs_the_database_alone(tmp_path: Path, words: list
     assert refused == ["1", "asyncio", "asyncpg", "importlib.metadata", "pydantic"]
 
 
+@pytest.mark.parametrize("words", [["keys", "list"], ["keys", "show", "order:4711"], ["audit", "list"]], ids=" ".join)
+def test_keys_and_the_audit_log_are_read_without_settings(tmp_path: Path, words: list[str]) -> None:
+    """Only a reset of a key asks Temporal."""
+    code, *loaded = loaded_by(*words, directory=tmp_path, DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+    assert code == "1"
+    assert {"temporalio", "pydantic_settings", "structlog"}.isdisjoint(loaded)
+
+
 @pytest.mark.parametrize("words", [["run", "start", "hello"], ["run", "status", "run-1"]], ids=" ".join)
 def test_runs_are_started_and_shown_without_the_models_of_others(tmp_path: Path, words: list[str]) -> None:
     """The client of runs is that of dead letters, bulk operations and schedules as well, but not before it is used."""

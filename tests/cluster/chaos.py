@@ -55,12 +55,13 @@ class Trouble:
     async def going_on(self, passes: int) -> AsyncIterator[None]:
         """Make trouble, every kind so often at most, until the block ends; what has begun is brought to its end."""
         stop = asyncio.Event()
-        self._making = asyncio.create_task(self._make(stop, passes))
-        try:
-            yield
-        finally:
-            stop.set()
-            await self._making
+        # What waits for the cluster is ended if it cannot be brought back.
+        async with asyncio.TaskGroup() as tasks:
+            self._making = tasks.create_task(self._make(stop, passes))
+            try:
+                yield
+            finally:
+                stop.set()
 
     async def until(self, count: int) -> None:
         """Wait until so many troubles have come to their end."""

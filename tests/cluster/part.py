@@ -49,7 +49,18 @@ class Part:
         """Stop or kill it, wait, and start it again."""
         await (self.kill() if killed else self.stop())
         await asyncio.sleep(pause)
-        await self.start()
+        async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
+            # As an init system does: PostgreSQL refuses to start while processes of a killed server still end.
+            while not await self._has_started():  # noqa: ASYNC110
+                await asyncio.sleep(1.0)
+
+    async def _has_started(self) -> bool:
+        try:
+            await self.start()
+        except StackError as error:
+            print(f"  {self.program.title} did not start: {str(error)[-300:]}", flush=True)
+            return False
+        return True
 
 
 async def answers(host: str, port: int) -> bool:

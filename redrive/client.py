@@ -109,32 +109,43 @@ class Redrive:
         claims: Claims | None = None,
         catalogs: "PublishedCatalogs | None" = None,
         approvals: bool = False,
+        eager: bool = False,
     ) -> None:
         """Use a connected client. Without `claims` a key lives as long as Temporal keeps its run.
 
         With `catalogs`, what no worker would take is refused at the start; without, the run fails.
         With `approvals` every bulk operation that is started here waits for another person's approval.
+        With `eager`, a worker of the same client begins the runs that are started here, if it has room for them.
         """
         self._client = client
         self._task_queue = task_queue
         self._registry = registry
         self._claims = claims
         self._catalogs = catalogs
-        self._keyed = KeyedStarts(client, task_queue, claims, self._check)
+        self._keyed = KeyedStarts(client, task_queue, claims, self._check, eager)
         self._starting = asyncio.Semaphore(STARTS_AT_ONCE)
         self._started: dict[str, None] = {}
         self._approvals = approvals
+        self._eager = eager
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Self:
         """Connect as the environment says; by default, to the embedded stack of this directory."""
         settings = settings or read_settings()
-        client = await connect_temporal(settings)
+        return cls.on(await connect_temporal(settings), settings)
+
+    @classmethod
+    def on(
+        cls, client: Client, settings: Settings, registry: Registry = DEFAULT_REGISTRY, *, eager: bool = False
+    ) -> Self:
+        """Use a connected client, and what the settings name besides."""
         return cls(
             client,
             task_queue=settings.task_queue,
+            registry=registry,
             **_database(settings, client.namespace),
             approvals=settings.approvals,
+            eager=eager,
         )
 
     @property
@@ -262,7 +273,7 @@ class Redrive:
         run_id = new_run_id()
         await self._check(run)
         try:
-            await start_run(self._client, self._task_queue, run_id, run)
+            await start_run(self._client, self._task_queue, run_id, run, eager=self._eager)
         except RPCError as error:
             raise unavailable(error) from error
         # If Temporal already knows a new id, it is this same start, retried on the way.

@@ -19,8 +19,11 @@ from redrive.visibility import search_attributes, with_labels
 START_TIMEOUT = timedelta(seconds=10)
 
 
-async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput) -> bool:
-    """Start a run, and return whether it is new: a run id is used once, even after the run has ended."""
+async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput, *, eager: bool = False) -> bool:
+    """Start a run, and return whether it is new: a run id is used once, even after the run has ended.
+
+    With `eager`, a worker of the same client gets its first workflow task with the answer, if it has room for it.
+    """
     try:
         await client.start_workflow(
             Workflow.MODULE_RUN,
@@ -34,6 +37,7 @@ async def start_run(client: Client, task_queue: str, run_id: str, run: RunInput)
             ),
             static_summary=f"{run.pipeline} of tenant {run.tenant}",
             priority=turn_of(run.tenant),
+            request_eager_start=eager,
             rpc_timeout=START_TIMEOUT,
         )
     except WorkflowAlreadyStartedError:

@@ -57,6 +57,7 @@ class KeyedStarts:
     task_queue: str
     claims: Claims | None
     check: Callable[[RunInput], Awaitable[None]]
+    eager: bool = False
 
     async def start(self, run: RunInput, ttl: timedelta) -> StartedRun:
         """Start the run of the request's key, or answer with the run that it has."""
@@ -141,7 +142,7 @@ class KeyedStarts:
         run_id = _run_id(run)
         await self.check(run)
         try:
-            if await start_run(self.client, self.task_queue, run_id, run):
+            if await start_run(self.client, self.task_queue, run_id, run, eager=self.eager):
                 return StartedRun(run_id=run_id, is_cached=False, status=RunStatus.RUNNING)
         except RPCError as error:
             raise _not_started(run, error) from error

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
+import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from redrive import Category, Redrive, Registry, RunStatus
 from redrive.connection import database_url
 from redrive.contracts import DEFAULT_TENANT
 from redrive.dead_letters import LetterId
-from redrive.keys import step_key
+from redrive.keys import run_id_for_key, step_key
 from redrive.postgres.database import open_pool
 from redrive.processes.temporal import workflow_runner
 from redrive.settings import Settings
@@ -83,6 +87,15 @@ async def _replays(temporal: Client, run_id: str) -> bool:
     return (await replayer.replay_workflow(history)).replay_failure is None
 
 
+def _assert_repeated(sink: Sink, place: str, run_id: str) -> None:
+    """Check which effects of `killed-between` were repeated, and that each had its step's key."""
+    effects = {step: sink.keys[f"{place}/{step}"] for step in ("before", "stored", "after")}
+    assert {step: len(keys) for step, keys in effects.items()} == {"before": 2, "stored": 1, "after": 1}
+    assert {step: set(keys) for step, keys in effects.items()} == {
+        step: {f"{run_id}:{step}:effect"} for step in effects
+    }
+
+
 async def test_a_worker_killed_between_two_fast_steps(
     *, workers: tuple[WorkerProcess, WorkerProcess], sink: Sink, redrive: Redrive, temporal: Client, tmp_path: Path
 ) -> None:
@@ -95,12 +108,27 @@ async def test_a_worker_killed_between_two_fast_steps(
     result = await redrive.result(run_id)
 
     assert result.status is RunStatus.SUCCESS
-    effects = {step: sink.keys[f"/1/{step}"] for step in ("before", "stored", "after")}
-    assert {step: len(keys) for step, keys in effects.items()} == {"before": 2, "stored": 1, "after": 1}
-    assert {step: set(keys) for step, keys in effects.items()} == {
-        step: {f"{run_id}:{step}:effect"} for step in effects
-    }
+    _assert_repeated(sink, "/1", run_id)
     assert [step.attempt for step in result.steps] == [1, 1, 1]
+    assert await _replays(temporal, run_id)
+
+
+async def test_a_program_killed_with_its_own_worker(
+    *, workers: tuple[WorkerProcess, WorkerProcess], sink: Sink, redrive: Redrive, temporal: Client, tmp_path: Path
+) -> None:
+    """It had the run's first workflow task with the start's answer; another worker takes it, with the same keys."""
+    payload = json.dumps({"number": 3, "killed": str(tmp_path / "killed")})
+    run_id = run_id_for_key(DEFAULT_TENANT, key := uuid.uuid4().hex)
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.acceptance.own_worker", "killed-between", key, payload),
+        env=os.environ | workers[0].environment,
+    )
+    assert await program.wait() == -signal.SIGKILL
+    await workers[1].start()
+    result = await redrive.result(run_id)
+
+    assert result.status is RunStatus.SUCCESS
+    _assert_repeated(sink, "/3", run_id)
     assert await _replays(temporal, run_id)
 
 

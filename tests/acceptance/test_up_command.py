@@ -118,6 +118,20 @@ def test_caller_example_runs_as_written(up: Up) -> None:
     assert (first, last) == ("True True", "Hello, Ada!")
 
 
+def test_program_with_its_own_worker_runs_as_written(up: Up) -> None:
+    """`REDRIVE_TASK_QUEUE=greetings python examples/own_worker.py`."""
+    said = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "own_worker.py")],
+        cwd=up.directory,
+        env=environment() | {"REDRIVE_TASK_QUEUE": "greetings"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (said.returncode, said.stdout) == (0, "Hello, Ada!\n"), said.stderr
+
+
 def test_event_of_the_page_is_projected(up: Up) -> None:
     """The page's commands put one event on the stack's Redis; its projector succeeds, and the event can be shown."""
     send = next(line for line in _page().splitlines() if line.startswith("redrive events send "))

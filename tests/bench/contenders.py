@@ -31,7 +31,7 @@ from tests.bench.modules import FAST_PIPELINES, PIPELINES
 from tests.bench.plain import PlainRun
 from tests.conftest import owner_url
 
-REDRIVE, FAST, PLAIN, DBOS = "redrive", "redrive fast", "plain", "dbos"
+REDRIVE, FAST, OWN, PLAIN, DBOS = "redrive", "redrive fast", "redrive own worker", "plain", "dbos"
 _LINE_LIMIT = 2**20
 
 
@@ -62,9 +62,13 @@ class Stage:
         return {
             "worker": cpu_of(self.workers[contender]),
             "caller": sum(psutil.Process().cpu_times()[:2]),
-            "temporal": cpu_of(psutil.Process(self.info.children["temporal"])),
+            "temporal": self.temporal_cpu(),
             "postgres": self.postgres_cpu(),
         }
+
+    def temporal_cpu(self) -> float:
+        """Return what Temporal has used so far."""
+        return cpu_of(psutil.Process(self.info.children["temporal"]))
 
     def postgres_cpu(self) -> float:
         """Return what PostgreSQL has used so far."""
@@ -88,12 +92,12 @@ class OnTemporal:
 
 
 @dataclass(frozen=True)
-class OnDbos:
-    """DBOS in a process of its own, which starts and runs the workflows."""
+class InOneProcess:
+    """A contender whose process both starts the runs and works on them."""
 
+    name: str
     on: Stage
     process: Process
-    name: str = DBOS
 
     async def round(self, *, steps: int, at_once: int, runs: int) -> Round:
         """Have the process make the runs."""
@@ -102,18 +106,25 @@ class OnDbos:
         return Round(wall, latencies, used(before, self._cpu()))
 
     def _cpu(self) -> Cpu:
-        return {"worker": cpu_of(psutil.Process(self.process.pid)), "postgres": self.on.postgres_cpu()}
+        servers = {"temporal": self.on.temporal_cpu(), "postgres": self.on.postgres_cpu()}
+        return {"worker": cpu_of(psutil.Process(self.process.pid))} | servers
 
 
 @contextlib.asynccontextmanager
 async def contenders(plain_runner: str) -> AsyncIterator[list[Contender]]:
     """Bring up those that make runs which succeed."""
-    async with stage("tests.bench.modules", plain_runner=plain_runner) as on, _dbos(on) as process:
+    async with (
+        stage("tests.bench.modules", plain_runner=plain_runner) as on,
+        _program(on, "tests.bench.own_steps", REDRIVE_TASK_QUEUE=OWN) as own,
+        # A database of its own, which it makes.
+        _program(on, "tests.bench.dbos_steps", **{DBOS_URL: owner_url(on.info).rpartition("/")[0] + "/dbos"}) as dbos,
+    ):
         yield [
             OnTemporal(REDRIVE, REDRIVE, on, partial(_run_redrive, on.redrive, PIPELINES)),
             OnTemporal(FAST, REDRIVE, on, partial(_run_redrive, on.redrive, FAST_PIPELINES)),
+            InOneProcess(OWN, on, own),
             OnTemporal(PLAIN, PLAIN, on, partial(_run_plain, on.client)),
-            OnDbos(on, process),
+            InOneProcess(DBOS, on, dbos),
         ]
 
 
@@ -166,16 +177,17 @@ def _plain_program(info: StackInfo, environment: Mapping[str, str], ready_file: 
 
 
 @contextlib.asynccontextmanager
-async def _dbos(on: Stage) -> AsyncIterator[Process]:
-    """Start DBOS on the same PostgreSQL, in a database of its own, which it makes."""
-    url = owner_url(on.info).rpartition("/")[0] + "/dbos"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.bench.dbos_steps"),
-        stdin=PIPE,
-        stdout=PIPE,
-        limit=_LINE_LIMIT,
-        env={**os.environ, **on.environment, DBOS_URL: url},
-    )
+async def _program(on: Stage, module: str, **environment: str) -> AsyncIterator[Process]:
+    """Start a program that makes rounds when it is told to, on the same servers."""
+    with (on.folder / "logs" / f"{module}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log,
+            limit=_LINE_LIMIT,
+            env={**os.environ, **on.environment, **environment},
+        )
     try:
         await _line(process)
         yield process
@@ -196,7 +208,7 @@ async def _line(process: Process) -> bytes:
     assert process.stdout
     line = await process.stdout.readline()
     if not line:
-        raise RuntimeError(f"the DBOS process has ended with code {await process.wait()}")
+        raise RuntimeError(f"a contender has ended with code {await process.wait()}")
     return line
 
 

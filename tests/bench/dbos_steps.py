@@ -1,19 +1,16 @@
 """The steps as a DBOS workflow, and the process that runs it: `python -m tests.bench.dbos_steps`.
 
 DBOS is a library: the process that starts a workflow runs it, so caller and worker are one process here, which is how
-DBOS is fastest. It reads a line `steps at_once count` for each round, and writes the seconds as one line of JSON.
-BENCH_DBOS_URL names its database.
+DBOS is fastest. BENCH_DBOS_URL names its database.
 """
 
 import asyncio
-import json
 import os
-import sys
 from functools import partial
 
 from dbos import DBOS
 
-from tests.bench.measure import time_calls
+from tests.bench.measure import serve_rounds
 from tests.bench.models import DBOS_URL, ORDER, Order, Receipt
 
 
@@ -41,18 +38,9 @@ async def run(order: Order, steps: int) -> list[Receipt]:
     return [await step(order) for step in STEPS[:steps]]
 
 
-async def serve() -> None:
-    """Make the rounds that the benchmark asks for, until it closes the pipe."""
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        steps, at_once, count = map(int, line.split())
-        wall, latencies = await time_calls(partial(run, ORDER, steps), at_once=at_once, count=count)
-        print(json.dumps([wall, latencies]), flush=True)
-
-
 if __name__ == "__main__":
     DBOS(config={"name": "bench", "system_database_url": os.environ[DBOS_URL], "log_level": "WARNING"})
     DBOS.launch()
-    print("ready", flush=True)
-    asyncio.run(serve())
+    asyncio.run(serve_rounds(partial(run, ORDER)))
     # Its threads would go on.
     os._exit(0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tests.bench.contenders import DBOS, FAST, PLAIN, REDRIVE
+from tests.bench.contenders import DBOS, FAST, OWN, PLAIN, REDRIVE
 from tests.bench.cost import Cost
 from tests.bench.letter_contenders import BULK, HAND_WRITTEN, SIGNAL_ONLY, UNANSWERED
 from tests.bench.letter_rounds import LetterFigures
@@ -13,6 +13,7 @@ from tests.bench.report import GLANCE, Report, Row, glance
 TITLES: Final = {
     REDRIVE: "Redrive",
     FAST: "Redrive, fast steps",
+    OWN: "Redrive, own worker",
     PLAIN: "plain Temporal",
     DBOS: "DBOS",
     UNANSWERED: "Redrive, no answer asked for",

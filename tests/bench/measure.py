@@ -4,11 +4,13 @@ The speed of a machine changes from one minute to the next; the ratio of neighbo
 """
 
 import asyncio
+import json
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import psutil
@@ -64,6 +66,15 @@ class WayCase(BaseModel):
     what: str
     at_once: int
     figures: list[Figures]
+
+
+async def serve_rounds(run: Callable[[int], Awaitable[object]]) -> None:
+    """Make the rounds that standard input asks for, each with a line `steps at_once count`, and write their times."""
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        steps, at_once, count = map(int, line.split())
+        wall, latencies = await time_calls(partial(run, steps), at_once=at_once, count=count)
+        print(json.dumps([wall, latencies]), flush=True)
 
 
 async def time_calls(call: Call, *, at_once: int, count: int) -> tuple[float, list[float]]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from tests.bench.contenders import DBOS, FAST, PLAIN, REDRIVE
+from tests.bench.contenders import DBOS, FAST, OWN, PLAIN, REDRIVE
 from tests.bench.cost import Cost
 from tests.bench.dead_letters import LetterCase
 from tests.bench.letter_contenders import HAND_WRITTEN
@@ -16,7 +16,7 @@ from tests.bench.measure import Figures, Spread, WayCase
 from tests.bench.runs import RunCase
 from tests.bench.starts import StartReport
 
-GLANCE: Final = (REDRIVE, FAST, PLAIN, DBOS, HAND_WRITTEN)
+GLANCE: Final = (REDRIVE, FAST, OWN, PLAIN, DBOS, HAND_WRITTEN)
 # A load below this leaves the cores to the benchmark.
 QUIET: Final = 0.5
 

@@ -37,7 +37,7 @@ class WorkerProcess:
         folder.mkdir(exist_ok=True)
         self._ready = folder / "ready"
         self.log = folder / "worker.log"
-        self._environment = worker_environment(info, state_dir=folder, embedded_temporal=True) | {
+        self.environment = worker_environment(info, state_dir=folder, embedded_temporal=True) | {
             "REDRIVE_MODULES": "tests.integration.dead_letters.fragile",
             # Its module calls a whole URL on this machine.
             "REDRIVE_PRIVATE_ADDRESSES": "true",
@@ -52,7 +52,7 @@ class WorkerProcess:
     async def start(self) -> None:
         """Start it, and wait until it takes work."""
         self._ready.unlink(missing_ok=True)
-        self._process = await start_worker(self._environment, self.log)
+        self._process = await start_worker(self.environment, self.log)
 
         async def ready() -> bool:
             return self._ready.exists()

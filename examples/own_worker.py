@@ -1,6 +1,7 @@
 """A program with its own worker: runs begin where they are started. Run it beside `redrive up`.
 
-`REDRIVE_TASK_QUEUE=greetings python examples/own_worker.py`: its worker has one module, so it has a queue of its own.
+`REDRIVE_TASK_QUEUE=greetings python examples/own_worker.py`: its worker has the examples' modules alone, so it has a
+queue of its own.
 """
 
 import asyncio

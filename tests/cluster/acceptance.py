@@ -20,6 +20,7 @@ SUITES = (
 )
 # They stop or kill servers of a stack that must be theirs, or ask which processes the stack has.
 OWN_STACK = (
+    "tests/integration/dead_letters/test_damaged_runs.py",
     "tests/integration/dead_letters/test_failures.py",
     "tests/integration/dead_letters/test_forged_commands.py",
     "tests/integration/dead_letters/test_state_machine.py",

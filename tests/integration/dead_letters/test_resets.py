@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
@@ -20,29 +20,41 @@ from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case
 
 
-async def reset_to_the_first_park(case: Case) -> None:
+async def reset_to_the_first_park(case: Case, *, repeats_signals: bool = True) -> None:
     """Take the run back to where it was first parked, before any command: it parks, and reports, again."""
-    await reset_before(case, None)
+    events = case.run.fetch_history_events()
+    parked = await anext(
+        e async for e in events if e.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+    )
+    attributes = parked.upsert_workflow_search_attributes_event_attributes
+    await _reset(case, attributes.workflow_task_completed_event_id, repeats_signals=repeats_signals)
 
 
-async def reset_before(case: Case, signal: str | None) -> None:
-    """Take the run back to the workflow task before its first signal, or before its first one of a name."""
-    description = await case.run.describe()
+async def reset_before(case: Case, signal: str) -> None:
+    """Take the run back to the workflow task before its first signal of a name."""
     events = [event async for event in case.run.fetch_history_events()]
     first_signal = next(
         event.event_id
         for event in events
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
-        and signal in {None, event.workflow_execution_signaled_event_attributes.signal_name}
+        and event.workflow_execution_signaled_event_attributes.signal_name == signal
     )
     tasks = [e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    await _reset(case, max(task for task in tasks if task < first_signal))
+
+
+async def _reset(case: Case, task: int, *, repeats_signals: bool = True) -> None:
+    """Let the run begin again with a workflow task; by default, as by `temporal workflow reset`, with later signals."""
+    left_out = [] if repeats_signals else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL]
+    description = await case.run.describe()
     await case.temporal.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=case.temporal.namespace,
             workflow_execution=WorkflowExecution(workflow_id=case.run_id, run_id=description.run_id),
             reason="a test",
-            workflow_task_finish_event_id=max(task for task in tasks if task < first_signal),
+            workflow_task_finish_event_id=task,
             request_id=uuid.uuid4().hex,
+            reset_reapply_exclude_types=left_out,
         )
     )
 

@@ -16,7 +16,9 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 # A connection outside a pool.
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 # Anything that takes a statement.
-Executor: TypeAlias = "asyncpg.Pool[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+Executor: TypeAlias = (
+    "asyncpg.Pool[asyncpg.Record] | asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+)
 # The quarantine: messages whose tenant is unknown. No tenant can have this name (`NAME_PATTERN`): only
 # owners, who read the rows of all tenants, see these.
 QUARANTINE: Final = "(quarantine)"

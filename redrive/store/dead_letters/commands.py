@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 
 from redrive.dead_letters import (
+    MAX_REPLAYS,
     Answer,
     CommandRequest,
     Discard,
@@ -26,8 +27,8 @@ from redrive.dead_letters import (
     run_status_after,
     status_after,
 )
-from redrive.postgres.tenancy import Connection, Pool, transaction
-from redrive.postgres.values import clean, clean_or_none
+from redrive.postgres.tenancy import Connection, Executor, Pool, transaction
+from redrive.postgres.values import clean, clean_or_none, json_text
 from redrive.store.audit import Action, Entry, write
 from redrive.store.keys import follow_restart
 
@@ -56,27 +57,6 @@ async def _first_answer(connection: Connection, letter: LetterId, request_id: st
     return Answer.model_validate_json(text) if text else None
 
 
-# A command of a run has the run's revision. One that is carried out without a run, which is gone, has none.
-_REPLAY: Final = """
-    WITH run AS (UPDATE runs SET status = 'RUNNING', closed_at = NULL, revision = coalesce($7, revision),
-                     updated_at = now()
-                 WHERE run_id = $6 AND revision < coalesce($7, revision + 1))
-    UPDATE dead_letters SET status = 'replaying', replay_count = replay_count + 1, command_request_id = $2,
-        replayed_by = $3, replayed_at = now(), replay_mode = $4, replay_reason = $5, orphaned = false,
-        revision = coalesce($7, revision), version = version + 1, updated_at = now()
-    WHERE id = $1
-"""
-_CLOSE: Final = """
-    WITH run AS (UPDATE runs SET status = $7, closed_at = CASE WHEN $7 <> 'RUNNING' THEN now() END, updated_at = now(),
-                     revision = coalesce($9, revision)
-                 WHERE run_id = $6 AND revision < coalesce($9, revision + 1))
-    UPDATE dead_letters SET status = $2, resolution = $3, resolved_by = $4, resolved_at = now(),
-        resolution_reason = $5, command_request_id = $8, revision = coalesce($9, revision),
-        version = version + 1, updated_at = now()
-    WHERE id = $1
-"""
-
-
 # The same again, in a workflow task that is done again: the run's next report follows this one.
 NEWER: Final = "UPDATE dead_letters SET revision = $2 WHERE id = $1 AND revision < $2"
 
@@ -97,6 +77,8 @@ async def take_command(pool: Pool, request: CommandRequest, written: LetterComma
 
     A run that crashed before its history had the answer asks again: the command is still its record's last one.
     """
+    if answer.accepted and await _accept(pool, request.letter, written, answer, of_run=request):
+        return Taken(answer, obey=True)
     async with changing(pool, request.letter) as (connection, record):
         earlier = await _first_answer(connection, request.letter, written.request_id)
         if earlier:
@@ -105,18 +87,21 @@ async def take_command(pool: Pool, request: CommandRequest, written: LetterComma
                 await connection.execute(NEWER, request.letter.workflow_id, request.revision)
             return Taken(earlier, obey)
         if answer.accepted:
-            if record is None or (record["cycle"], record["status"]) != (request.cycle, LetterStatus.PENDING):
-                raise RecordBehind
-            problem = refusal(state(request.letter, record), written)
-            if problem:
-                answer = answer.model_copy(update={"accepted": False, "message": problem})
-        if not answer.accepted:
-            answer = answer.model_copy(update=_said_by(record, request))
-            await write(connection, _command_entry(Action.REFUSED, request.letter, written, record, answer))
-            return Taken(answer, obey=False)
-        await _accept(connection, request.letter, written, request.revision)
-        await write(connection, _command_entry(_action(written), request.letter, written, record, answer))
-        return Taken(answer, obey=True)
+            answer = answer.model_copy(update={"accepted": False, "message": _conflict(record, request, written)})
+        answer = answer.model_copy(update=_said_by(record, request))
+        await write(connection, _refused_entry(request.letter, written, record, answer))
+        return Taken(answer, obey=False)
+
+
+def _conflict(record: asyncpg.Record | None, request: CommandRequest, written: LetterCommand) -> str:
+    """Say why the record did not take a command that the run would carry out."""
+    if record is None or (record["cycle"], record["status"]) != (request.cycle, LetterStatus.PENDING):
+        raise RecordBehind
+    problem = refusal(state(request.letter, record), written)
+    if problem is None:
+        # It has changed since, and takes the command when the run asks again.
+        raise RecordBehind
+    return problem
 
 
 def _said_by(record: asyncpg.Record | None, request: CommandRequest) -> dict[str, Any]:
@@ -146,26 +131,47 @@ async def put_accepted(pool: Pool, letter: LetterId, command: LetterCommand, ans
             answer = answer.model_copy(
                 update={"accepted": False, "message": closed_refusal(letter, status, command), "status": status}
             )
-            await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
+            await write(connection, _refused_entry(letter, command, record, answer))
             return answer
-        await _accept(connection, letter, command, None)
-        await write(connection, _command_entry(_action(command), letter, command, record, answer))
+        await _accept(connection, letter, command, answer)
+        if isinstance(command, Restart):
+            await follow_restart(connection, letter.tenant, letter.run_id)
         return answer
 
 
-async def _accept(connection: Connection, letter: LetterId, command: LetterCommand, revision: int | None) -> None:
-    who, why, request_id = clean(command.requested_by), clean(command.reason), clean(command.request_id)
-    if isinstance(command, Replay):
-        await connection.execute(
-            _REPLAY, letter.workflow_id, request_id, who, command.mode.value, why, letter.run_id, revision
-        )
-        return
-    status, verb, run_status = status_after(command).value, command.verb.value, run_status_after(command).value
-    await connection.execute(
-        _CLOSE, letter.workflow_id, status, verb, who, why, letter.run_id, run_status, request_id, revision
-    )
-    if isinstance(command, Restart):
-        await follow_restart(connection, letter.tenant, letter.run_id)
+async def _accept(
+    database: Executor,
+    letter: LetterId,
+    command: LetterCommand,
+    answer: Answer,
+    *,
+    of_run: CommandRequest | None = None,
+) -> bool:
+    """Record that a command is accepted; False if it was answered before, or conflicts with the record.
+
+    A run's command is about the cycle that the run is parked in. Without a run, the record alone decides.
+    """
+    given = {
+        "tenant": letter.tenant,
+        "dead_letter": letter.workflow_id,
+        "run_id": letter.run_id,
+        "step": letter.step,
+        "action": _action(command),
+        "actor": command.requested_by,
+        "reason": command.reason,
+        "request_id": command.request_id,
+        "verb": command.verb,
+        "mode": command.mode if isinstance(command, Replay) else None,
+        "status": status_after(command),
+        "run_status": run_status_after(command),
+        "after": _after(command, answer),
+        "cycle": of_run.cycle if of_run else None,
+        "revision": of_run.revision if of_run else None,
+        "even_if_blocked": of_run is None or isinstance(command, Discard),
+        "max_replays": MAX_REPLAYS if of_run else None,
+    }
+    is_accepted: bool = await database.fetchval("SELECT accept_command($1)", json_text(given))
+    return is_accepted
 
 
 def _action(command: LetterCommand) -> Action:
@@ -194,7 +200,7 @@ async def put_refused(
         elif orphaned:
             answer = answer.model_copy(update={"status": LetterStatus.PENDING, "orphaned": True})
             await mark_orphaned(connection, letter)
-        await write(connection, _command_entry(Action.REFUSED, letter, command, record, answer))
+        await write(connection, _refused_entry(letter, command, record, answer))
         return answer
 
 
@@ -253,22 +259,24 @@ def has_own_line(number: int) -> bool:
     return number <= REFUSALS_TOLD or number.bit_count() == 1
 
 
-def _command_entry(
-    action: Action, letter: LetterId, command: LetterCommand, record: asyncpg.Record | None, answer: Answer
-) -> Entry:
-    # The content of an edit or an output may be secret; the audit needs only that there was one.
-    shown = command.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
-    edited = isinstance(command, Replay) and command.input_patch is not None
-    after = {"answer": answer.model_dump(mode="json"), "command": shown | {"verb": command.verb, "edited": edited}}
+def _refused_entry(letter: LetterId, command: LetterCommand, record: asyncpg.Record | None, answer: Answer) -> Entry:
     return Entry(
-        action=action,
+        action=Action.REFUSED,
         letter=letter,
         actor=command.requested_by,
         reason=command.reason,
         request_id=command.request_id,
         before=before(record),
-        after=after,
+        after=_after(command, answer),
     )
+
+
+def _after(command: LetterCommand, answer: Answer) -> dict[str, Any]:
+    """Return what the audit log keeps of a command and its answer."""
+    # The content of an edit or an output may be secret; the audit needs only that there was one.
+    shown = command.model_dump(mode="json", include={"mode", "from_step", "policy"}, exclude_none=True)
+    edited = isinstance(command, Replay) and command.input_patch is not None
+    return {"answer": answer.model_dump(mode="json"), "command": shown | {"verb": command.verb, "edited": edited}}
 
 
 @contextlib.asynccontextmanager

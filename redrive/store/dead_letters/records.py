@@ -24,7 +24,6 @@ from redrive.postgres.tenancy import Pool, reading, transaction
 from redrive.postgres.values import json_text
 from redrive.store.audit import Action, Entry, write
 from redrive.store.dead_letters.commands import (
-    NEWER,
     RecordBehind,
     Taken,
     before,
@@ -155,53 +154,28 @@ async def open_workflow_tasks(pool: Pool, limit: int) -> list[LetterId]:
     return [LetterId(**dict(row)) for row in rows]
 
 
-# A repair has no revision: it is of a run that has ended.
-_OUTCOME: Final = """
-    WITH run AS (UPDATE runs SET status = $4, closed_at = CASE WHEN $4 = 'CANCELED' THEN now() END,
-                     revision = coalesce($6, revision), updated_at = now()
-                 WHERE run_id = $5 AND $4::text IS NOT NULL AND closed_at IS NULL
-                     AND revision < coalesce($6, revision + 1))
-    UPDATE dead_letters SET status = $2, blocked_by = $3, revision = coalesce($6, revision), version = version + 1,
-        updated_at = now(), resolution = $7, resolution_reason = $8
-    WHERE id = $1
-"""
-
-
 _RESOLUTIONS: Final = {Ending.CANCELED: "run canceled", Ending.DISCARDED: "discarded"}
 
 
 async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome, reason: str | None = None) -> LetterStatus | None:
     """Record how a replay ended, and return the record's status. None: the record is not there yet, or behind."""
-    async with changing(pool, letter) as (connection, record):
-        if record is None or record["revision"] < outcome.after:
-            return None
-        status, known = status_after_outcome(outcome), LetterStatus(record["status"])
-        if outcome.revision is not None and record["revision"] >= outcome.revision:
-            return known
-        if known.closed or (known, record["blocked_by"]) == (status, outcome.blocked_by):
-            await connection.execute(NEWER, letter.workflow_id, outcome.revision)
-            return known
-        run_status = RunStatus.CANCELED if outcome.ending is Ending.CANCELED else outcome.run_status
-        await connection.execute(
-            _OUTCOME,
-            letter.workflow_id,
-            status.value,
-            outcome.blocked_by,
-            run_status,
-            letter.run_id,
-            outcome.revision,
-            _RESOLUTIONS.get(outcome.ending),
-            reason,
-        )
-        entry = Entry(
-            action=Action.REPLAY_OUTCOME,
-            letter=letter,
-            request_id=outcome.request_id,
-            before=before(record),
-            after={"status": status, "ending": outcome.ending, "blocked_by": outcome.blocked_by},
-        )
-        await write(connection, entry)
-        return status
+    given = {
+        "tenant": letter.tenant,
+        "dead_letter": letter.workflow_id,
+        "run_id": letter.run_id,
+        "step": letter.step,
+        "request_id": outcome.request_id,
+        "ending": outcome.ending,
+        "status": status_after_outcome(outcome),
+        "blocked_by": outcome.blocked_by,
+        "run_status": RunStatus.CANCELED if outcome.ending is Ending.CANCELED else outcome.run_status,
+        "resolution": _RESOLUTIONS.get(outcome.ending),
+        "reason": reason,
+        "revision": outcome.revision,
+        "after": outcome.after,
+    }
+    status = await pool.fetchval("SELECT put_outcome($1)", json_text(given))
+    return LetterStatus(status) if status else None
 
 
 async def put_orphaned(pool: Pool, letter: LetterId) -> bool:

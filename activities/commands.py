@@ -154,7 +154,8 @@ class CommandActivities:
         if not taken.obey:
             return CommandRecorded(answer=taken.answer)
         completed = self._checks.completed(letter.step, command)
-        return CommandRecorded(answer=taken.answer, command=completed, reads=self._checks.reads(request.steps))
+        reads = self._checks.reads(request.steps)
+        return CommandRecorded(answer=taken.answer, command=completed, reads=reads, listed_later=True)
 
     async def _take(self, request: CommandRequest, answer: Answer) -> dead_letters.Taken:
         written = storable(request.command, self._redactor)

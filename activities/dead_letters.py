@@ -40,6 +40,7 @@ from redrive.metrics import Metrics
 from redrive.postgres.database import DATABASE_ERRORS, Database
 from redrive.redaction.redactor import Redactor
 from redrive.store.dead_letters import records as dead_letters
+from redrive.store.runs import FinishedRun
 from redrive.tracing import labelled, span, trace_headers
 
 # How long a run waits for the database; after that, its tenant's queue writes for it.
@@ -83,19 +84,16 @@ class LetterReports:
 
         If that fails, the queue records the outcome, and the run reports its end by itself.
         """
+        run = await self._ends.finished(end) if end and self._ends and not end.when_closed else None
         try:
             async with asyncio.timeout(LONGEST.total_seconds()):
-                status = await self._records.record_outcome(letter, outcome)
+                status = await self._records.put_outcome(letter, outcome, run)
         except (RedriveError, *DATABASE_ERRORS) as error:
             log.warning("dead_letter.outcome_not_written", dlq_id=letter.workflow_id, error_type=type(error).__name__)
             status = None
         if status is None:
             await self.send(OutcomeReport(letter=letter, outcome=outcome))
-            return False
-        if end is None or end.when_closed or self._ends is None:
-            return False
-        await self._ends.write(end)
-        return True
+        return status is not None and run is not None
 
     @activity.defn(name=Activity.HAND_OVER_REPORTS)
     async def hand_over_reports(self, batch: ReportBatch) -> None:
@@ -200,7 +198,13 @@ class LetterRecords:
     @activity.defn(name=Activity.RECORD_OUTCOME)
     async def record_outcome(self, letter: LetterId, outcome: Outcome) -> LetterStatus | None:
         """Record how a replay ended, and return the record's status; None if there is none, or it is behind."""
-        status = await dead_letters.put_outcome(await self._database.pool(), letter, outcome)
+        return await self.put_outcome(letter, outcome)
+
+    async def put_outcome(
+        self, letter: LetterId, outcome: Outcome, run: FinishedRun | None = None
+    ) -> LetterStatus | None:
+        """Record how a replay ended, and with it the run, if it has."""
+        status = await dead_letters.put_outcome(await self._database.pool(), letter, outcome, run=run)
         if status is None:
             return None
         self._metrics.replayed(outcome.ending.value)

@@ -27,6 +27,7 @@ from redrive.redaction.redactor import Redactor
 from redrive.store.events.records import put_projection
 from redrive.store.runs import (
     Execution,
+    FinishedRun,
     RetryingStep,
     add_to_counter,
     begin_step,
@@ -97,27 +98,27 @@ class RunEnds:
 
     async def write(self, end: RunEnd) -> None:
         """Write the row of a run that succeeded, and of its key, in one round trip."""
+        run = await self.finished(end)
+        await self._breaker.ask(lambda session: put_finished(session, run), _tell)
+
+    async def finished(self, end: RunEnd) -> FinishedRun:
+        """Return what is stored of a run that succeeded."""
         outcome = Settlement(status=RunStatus.SUCCESS, output=end.output)
         if end.claim is not None:
             outcome = await without_secrets(outcome, self._redactor)
-        claim = run_claim(
-            tenant=end.tenant, key=end.key, run_id=end.run_id, pipeline=end.pipeline, claim=end.claim, end=outcome
-        )
-        await self._breaker.ask(
-            lambda session: put_finished(
-                session,
-                run_id=end.run_id,
-                tenant=end.tenant,
-                pipeline=end.pipeline,
-                status=RunStatus.SUCCESS,
-                correlation_id=self._redactor.text(end.correlation_id),
-                key=self._redactor.text(end.key) if end.key is not None else None,
-                started_at=end.started_at,
-                labels={name: self._redactor.text(value) for name, value in end.labels.items()},
-                revision=end.revision,
-                claim=claim,
+        return FinishedRun(
+            run_id=end.run_id,
+            tenant=end.tenant,
+            pipeline=end.pipeline,
+            status=RunStatus.SUCCESS,
+            correlation_id=self._redactor.text(end.correlation_id),
+            idempotency_key=self._redactor.text(end.key) if end.key is not None else None,
+            started_at=end.started_at,
+            revision=end.revision,
+            claim=run_claim(
+                tenant=end.tenant, key=end.key, run_id=end.run_id, pipeline=end.pipeline, claim=end.claim, end=outcome
             ),
-            _tell,
+            labels={name: self._redactor.text(value) for name, value in end.labels.items()},
         )
 
 

@@ -317,6 +317,9 @@ class CommandRecorded(Message):
         default=None, discriminator="verb", description="as it is carried out now; none: it is not"
     )
     reads: dict[str, list[str] | None] = Field(default_factory=dict, description="what each step's module reads today")
+    listed_later: bool = Field(
+        default=False, description="Temporal lists the run as running when it ends, or after a while; not at once"
+    )
 
 
 class Reply(Message):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue
+from temporalio.common import RawValue, TypedSearchAttributes
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -75,6 +75,8 @@ with workflow.unsafe.imports_passed_through():
 HISTORY_INTERVAL = timedelta(milliseconds=1)
 # Longer than a local activity that records something.
 HANDLERS_TIMEOUT = timedelta(seconds=5)
+# Most replays are over by then: listing each of them twice would be a fifth of what it costs the server.
+LISTED_AFTER = timedelta(seconds=10)
 
 
 @workflow.defn(name=Workflow.MODULE_RUN)
@@ -97,6 +99,9 @@ class ModuleRun:
         self._is_reported = True
         self._asked_to_report = False
         self._told_to_continue = False
+        # Until then, Temporal lists a run that continues as parked.
+        self._listing: asyncio.Task[None] | None = None
+        self._is_listed_later = False
         self._refused: str | None = None
         self._answers: dict[str, Answer] = {}
         self._received = ReceivedSignals()
@@ -121,6 +126,8 @@ class ModuleRun:
     async def _end(self, run: RunInput, output: Any, letters: RunLetters) -> None:
         """Report the success, which the history has decided, to the database. Without one, the sweep reports it."""
         is_taken = await letters.ended(self._state.steps[-1].name, lambda: self._run_end(run, output))
+        if self._listing:
+            self._upsert(RunStatus.RUNNING)
         self._status = RunStatus.SUCCESS
         await self._let_handlers_finish()
         if is_taken:
@@ -245,6 +252,7 @@ class ModuleRun:
         for step in steps:
             # A replay runs today's code, which may read more than the code that the run was started with.
             step.reads = recorded.reads.get(step.name, step.reads)
+        self._is_listed_later = recorded.listed_later
         self._carry_out(recorded.command, steps, self._state.steps[place_of(self._state, name)])
         return recorded.answer
 
@@ -395,6 +403,15 @@ class ModuleRun:
             await letters.canceled()
             self._fail(step, self._discarded)
         self._error = self._refused = None
+        if self._is_listed_later:
+            self._status = RunStatus.RUNNING
+            self._listing = asyncio.create_task(self._list_as_running())
+        else:
+            self._upsert(RunStatus.RUNNING)
+
+    async def _list_as_running(self) -> None:
+        await workflow.sleep(LISTED_AFTER)
+        self._listing = None
         self._upsert(RunStatus.RUNNING)
 
     async def _wait_at(self, step: StepState) -> None:
@@ -450,6 +467,8 @@ class ModuleRun:
 
     def _continue_as_new_if_long(self, run: RunInput) -> None:
         if self._is_long():
+            if self._listing:
+                self._upsert(RunStatus.RUNNING)
             workflow.continue_as_new(run.model_copy(update={"state": self._state}))
 
     def _is_long(self) -> bool:
@@ -471,7 +490,12 @@ class ModuleRun:
 
     def _upsert(self, status: RunStatus, category: Category | None = None, step: str | None = None) -> None:
         """Update the run's search attributes. Not called on the way to success: a start sets all it needs."""
-        self._status = status
+        self._status, shown = status, TypedSearchAttributes.empty
+        if self._listing:
+            # A run that ends takes its timer along.
+            if status is not RunStatus.RUNNING:
+                self._listing.cancel()
+            self._listing, shown = None, workflow.info().typed_search_attributes
         wanted = search_attributes(
             tenant=self._run.tenant if self._run else None,
             pipeline=self._run.pipeline if self._run else None,
@@ -479,7 +503,8 @@ class ModuleRun:
             failed_step=step,
             category=category,
         )
-        workflow.upsert_search_attributes(updates(wanted))
+        if changed := updates(wanted, shown):
+            workflow.upsert_search_attributes(changed)
 
 
 def _keep(end: RunEnd) -> None:

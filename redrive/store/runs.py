@@ -30,37 +30,29 @@ _RETRYING_COLUMNS: Final = """
 RESULT_KEPT: Final = timedelta(days=30)
 
 
-async def put_finished(
-    database: Executor,
-    *,
-    run_id: str,
-    tenant: str,
-    pipeline: str,
-    status: RunStatus,
-    correlation_id: str | None,
-    key: str | None,
-    started_at: datetime,
-    revision: int,
-    claim: dict[str, Any] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> None:
-    """Record how a run ended, in its row, that of its key (`keys.run_claim`) and its labels, in one round trip."""
-    given = {
-        "run_id": run_id,
-        "tenant": tenant,
-        "pipeline": pipeline,
-        "status": status,
-        "correlation_id": correlation_id,
-        "idempotency_key": key,
-        "started_at": started_at,
-        "revision": revision,
-        "claim": claim,
-    }
-    if labels:
-        sql = "SELECT put_run($1), put_labels($2, $3, $4)"
-        await database.execute(sql, json_text(given), tenant, run_id, json_text(dict(labels)))
-    else:
-        await database.execute("SELECT put_run($1)", json_text(given))
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """How a run ended, with the row of its key (`run_claim`), if it is the run of one."""
+
+    run_id: str
+    tenant: str
+    pipeline: str
+    status: RunStatus
+    correlation_id: str | None
+    idempotency_key: str | None
+    started_at: datetime
+    revision: int
+    claim: dict[str, Any] | None = None
+    labels: Mapping[str, str] | None = None
+
+    def text(self) -> str:
+        """Return what the database takes."""
+        return json_text(vars(self) | {"labels": dict(self.labels) if self.labels else None})
+
+
+async def put_finished(database: Executor, run: FinishedRun) -> None:
+    """Record how a run ended, in one round trip."""
+    await database.execute("SELECT put_finished($1)", run.text())
 
 
 class UnheardRun(NamedTuple):

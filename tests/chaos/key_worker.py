@@ -5,13 +5,13 @@ from typing import Any
 
 from redrive import worker
 from redrive.activities import run_records
-from redrive.store.runs import put_finished
+from redrive.store.runs import FinishedRun, put_finished
 from tests.chaos.key_caller import die
 
 
-async def _dying(*arguments: Any, **fields: Any) -> None:
+async def _dying(session: Any, run: FinishedRun) -> None:
     if sys.argv[1] == "after_row":
-        await put_finished(*arguments, **fields)
+        await put_finished(session, run)
     die()
 
 

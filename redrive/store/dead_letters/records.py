@@ -36,6 +36,7 @@ from redrive.store.dead_letters.commands import (
     state,
     take_command,
 )
+from redrive.store.runs import FinishedRun
 
 __all__ = [
     "RecordBehind",
@@ -157,8 +158,13 @@ async def open_workflow_tasks(pool: Pool, limit: int) -> list[LetterId]:
 _RESOLUTIONS: Final = {Ending.CANCELED: "run canceled", Ending.DISCARDED: "discarded"}
 
 
-async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome, reason: str | None = None) -> LetterStatus | None:
-    """Record how a replay ended, and return the record's status. None: the record is not there yet, or behind."""
+async def put_outcome(
+    pool: Pool, letter: LetterId, outcome: Outcome, reason: str | None = None, run: FinishedRun | None = None
+) -> LetterStatus | None:
+    """Record how a replay ended, and with it the run, if it has; return the record's status.
+
+    None: the record is not there yet, or behind.
+    """
     given = {
         "tenant": letter.tenant,
         "dead_letter": letter.workflow_id,
@@ -174,7 +180,9 @@ async def put_outcome(pool: Pool, letter: LetterId, outcome: Outcome, reason: st
         "revision": outcome.revision,
         "after": outcome.after,
     }
-    status = await pool.fetchval("SELECT put_outcome($1)", json_text(given))
+    status = await pool.fetchval(
+        "SELECT put_outcome($1), put_finished($2)", json_text(given), run.text() if run else None
+    )
     return LetterStatus(status) if status else None
 
 

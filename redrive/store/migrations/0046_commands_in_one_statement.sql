@@ -93,5 +93,15 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION redrive.accept_command, redrive.put_outcome FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION redrive.accept_command, redrive.put_outcome TO redrive_app;
+-- How a run ended: its row, that of its key, and its labels. Nothing if there is no run to tell of.
+CREATE FUNCTION redrive.put_finished(given jsonb) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM redrive.put_run(given);
+    IF jsonb_typeof(given -> 'labels') = 'object' THEN
+        PERFORM redrive.put_labels(given ->> 'tenant', given ->> 'run_id', given -> 'labels');
+    END IF;
+END
+$$;
+
+REVOKE ALL ON FUNCTION redrive.accept_command, redrive.put_outcome, redrive.put_finished FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redrive.accept_command, redrive.put_outcome, redrive.put_finished TO redrive_app;

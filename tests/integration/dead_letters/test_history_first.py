@@ -11,7 +11,7 @@ from redrive import RunStatus
 from redrive.activities import run_records
 from redrive.dead_letters import CommandRequest, Exhausted, LetterStatus, Verb
 from redrive.store.dead_letters import records
-from redrive.store.runs import put_finished
+from redrive.store.runs import FinishedRun, put_finished
 from tests.integration.dead_letters.lab import Case, wording
 
 Write = Callable[..., Awaitable[Any]]
@@ -84,10 +84,10 @@ async def test_a_success_is_in_the_history_before_the_row_says_so(
     """All steps are done, for good: a cancellation, or a worker's death, changes the end no more."""
     found = []
 
-    async def look_and_put(*given: Any, **facts: Any) -> None:
-        events = (await case.temporal.get_workflow_handle(facts["run_id"]).fetch_history()).events
+    async def look_and_put(session: Any, run: FinishedRun) -> None:
+        events = (await case.temporal.get_workflow_handle(run.run_id).fetch_history()).events
         found.append(sum(event.event_type == decided_by for event in events))
-        await put_finished(*given, **facts)
+        await put_finished(session, run)
 
     monkeypatch.setattr(run_records, "put_finished", look_and_put)
     await case.start(pipeline=pipeline)
@@ -100,9 +100,9 @@ async def test_a_cancellation_that_comes_while_the_row_is_written_is_too_late(
 ) -> None:
     """Temporal refuses the run's end once, because of the request; the run then ends as its row says already."""
 
-    async def cancel_and_put(*given: Any, **facts: Any) -> None:
-        await case.temporal.get_workflow_handle(facts["run_id"]).cancel()
-        await put_finished(*given, **facts)
+    async def cancel_and_put(session: Any, run: FinishedRun) -> None:
+        await case.temporal.get_workflow_handle(run.run_id).cancel()
+        await put_finished(session, run)
 
     monkeypatch.setattr(run_records, "put_finished", cancel_and_put)
     await case.start()

@@ -16,7 +16,7 @@ from redrive.events import Envelope
 from redrive.postgres.tenancy import QUARANTINE, transaction
 from redrive.settings import Settings
 from redrive.store.events.dead import get_dead_event, put_dead_event
-from redrive.store.runs import put_finished
+from redrive.store.runs import FinishedRun, put_finished
 from tests.conftest import eventually
 from tests.integration.events.event_lab import QUICK, EventLab
 from tests.integration.events.valkey import Valkey
@@ -223,14 +223,16 @@ async def test_event_is_not_run_again_when_temporal_has_forgotten_its_run(
     first = await intake.take(Message(lab.stream, "1-1", body))
     await put_finished(
         await lab.database.pool(),
-        run_id=first.run_id,
-        tenant=lab.tenant,
-        pipeline="thing-happened",
-        status=RunStatus.SUCCESS,
-        correlation_id=None,
-        key="a",
-        started_at=datetime.now(UTC),
-        revision=1,
+        FinishedRun(
+            run_id=first.run_id,
+            tenant=lab.tenant,
+            pipeline="thing-happened",
+            status=RunStatus.SUCCESS,
+            correlation_id=None,
+            idempotency_key="a",
+            started_at=datetime.now(UTC),
+            revision=1,
+        ),
     )
     monkeypatch.setattr(intake, "start", None)
     second = await intake.take(Message(lab.stream, "2-1", body))

@@ -241,16 +241,10 @@ async def test_stats_agree_with_the_lists(pool: Pool, filled: tuple[str, list[Le
 
 
 async def _finish(pool: Pool, letter: LetterId, status: RunStatus, **changes: Any) -> None:
-    await runs.put_finished(
-        pool,
-        run_id=letter.run_id,
-        tenant=letter.tenant,
-        status=status,
-        **(
-            {"pipeline": "orders", "correlation_id": None, "key": None, "started_at": START, "revision": 9 * CYCLE}
-            | changes
-        ),
-    )
+    facts: dict[str, Any] = {"pipeline": "orders", "correlation_id": None, "idempotency_key": None, "started_at": START}
+    facts |= {"revision": 9 * CYCLE} | changes
+    run = runs.FinishedRun(run_id=letter.run_id, tenant=letter.tenant, status=status, **facts)
+    await runs.put_finished(pool, run)
 
 
 async def _run(pool: Pool, letter: LetterId) -> RunSummary:

@@ -17,7 +17,7 @@ from redrive.store.audit import Head, Match, compare, read_head, verify
 from redrive.store.dead_letters import records as dead_letters
 from redrive.store.dead_letters.lists import total
 from redrive.store.retention import AuditNotWhole, Purge, purge_tenant, tenants
-from redrive.store.runs import put_finished
+from redrive.store.runs import FinishedRun, put_finished
 from tests.integration.store.letters import discard, exhausted, new_letter, new_tenant, no, replay, resolve, yes
 from tests.integration.store.old_rows import OLD, SEED, TABLES
 from tests.integration.store.test_dead_letters import Owner
@@ -51,11 +51,12 @@ async def _letter(pool: Pool, owner: Owner, tenant: str, command: Any = None) ->
         facts: dict[str, Any] = {
             "pipeline": "orders",
             "correlation_id": None,
-            "key": None,
+            "idempotency_key": None,
             "started_at": datetime.now(UTC),
             "revision": 9_000_000,
         }
-        await put_finished(pool, run_id=letter.run_id, tenant=tenant, status=RunStatus.SUCCESS, **facts)
+        run = FinishedRun(run_id=letter.run_id, tenant=tenant, status=RunStatus.SUCCESS, **facts)
+        await put_finished(pool, run)
     await owner.execute(f"UPDATE dead_letters SET updated_at = {OLD} WHERE id = $1", letter.workflow_id)  # noqa: S608
     await owner.execute(
         f"UPDATE runs SET started_at = {OLD}, closed_at = CASE WHEN closed_at IS NOT NULL THEN {OLD} END "  # noqa: S608

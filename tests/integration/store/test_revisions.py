@@ -13,7 +13,7 @@ from redrive.postgres.tenancy import Pool
 from redrive.store.dead_letters import records
 from redrive.store.dead_letters.lists import get_letter
 from redrive.store.keys import get_key
-from redrive.store.runs import correct_run, get_run, list_unheard_runs, put_finished
+from redrive.store.runs import FinishedRun, correct_run, get_run, list_unheard_runs, put_finished
 from tests.integration.store.letters import CYCLE, START, discard, exhausted, given, outcome, replay, yes
 
 KEY = "order:ann:1:pay:v1"
@@ -42,14 +42,13 @@ def _claim() -> KeyClaim:
 
 
 async def _succeed(pool: Pool, letter: LetterId, revision: int) -> None:
-    await put_finished(
-        pool,
+    run = FinishedRun(
         run_id=letter.run_id,
         tenant=letter.tenant,
         pipeline="orders",
         status=RunStatus.SUCCESS,
         correlation_id=None,
-        key=KEY,
+        idempotency_key=KEY,
         started_at=START - timedelta(minutes=1),
         revision=revision,
         claim=run_claim(
@@ -61,6 +60,7 @@ async def _succeed(pool: Pool, letter: LetterId, revision: int) -> None:
             end=Settlement(status=RunStatus.SUCCESS, output={}),
         ),
     )
+    await put_finished(pool, run)
 
 
 async def test_success_of_a_worker_that_was_frozen_does_not_end_a_run_that_was_reset(

@@ -10,7 +10,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from redrive.contracts import Workflow
 from redrive.dead_letters import LetterId, LetterReport, QueueInput, signal_of
-from redrive.fairness import turn_of
+from redrive.fairness import ahead_of_others
 from redrive.keys import short_hash
 from redrive.visibility import search_attributes
 
@@ -39,5 +39,5 @@ async def signal_queue(client: Client, task_queue: str, report: LetterReport) ->
         start_signal_args=[report],
         search_attributes=search_attributes(tenant=tenant),
         static_summary=f"dead letters of tenant {tenant}",
-        priority=turn_of(tenant),
+        priority=ahead_of_others(tenant),
     )

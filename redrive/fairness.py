@@ -23,6 +23,11 @@ def turn_of(tenant: str) -> Priority:
     return Priority(fairness_key=tenant)
 
 
+def ahead_of_others(tenant: str) -> Priority:
+    """Return the priority of a workflow that others wait for, and that has one task at a time, however much it is sent."""
+    return Priority(priority_key=1, fairness_key=tenant)
+
+
 def overflow_queue(task_queue: str) -> str:
     """Return the queue for steps whose tenant already keeps a worker busy."""
     return task_queue + _OVERFLOW

@@ -45,6 +45,7 @@ from redrive.tracing import labelled, span, trace_headers
 
 # How long a run waits for the database; after that, its tenant's queue writes for it.
 LONGEST: Final = timedelta(seconds=1)
+GATHER: Final = timedelta(milliseconds=150)
 _OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
 
 log = get_logger(__name__)
@@ -132,7 +133,10 @@ class LetterRecords:
 
     @activity.defn(name=Activity.RECORD_REPORTS)
     async def record_reports(self, batch: ReportBatch) -> list[int]:
-        """Write reports in their sequence; return the places of those that could not be written."""
+        """Write reports in their sequence; return the places of those that could not be written.
+
+        Where many arrive, the queue's workflow task stays open for a moment: the next one has more.
+        """
         left: list[int] = []
         for place, report in enumerate(batch.reports):
             try:
@@ -148,6 +152,8 @@ class LetterRecords:
                 is_written = False
             if not is_written:
                 left.append(place)
+        if len(batch.reports) > 1:
+            await asyncio.sleep(GATHER.total_seconds())
         return left
 
     async def _record(self, report: LetterReport) -> bool:

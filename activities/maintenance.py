@@ -96,7 +96,8 @@ class KeyActivities:
     async def _reconcile(self, pool: Pool) -> Counter[Kind]:
         """Repair what crashes and outages have left, and tell of what cannot be repaired; return what was."""
         ends = MissedEnds(self._client, pool, self._redactor, self._quiet)
-        report = await Reconciliation(self._client, pool, ends, repair=True, unattended=True).run(None)
+        stores = Reconciliation(self._client, pool, ends, repair=True, unattended=True, quiet=self._quiet)
+        report = await stores.run(None)
         for problem in report.problems:
             facts = {
                 "tenant_id": problem.tenant,

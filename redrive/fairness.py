@@ -24,7 +24,7 @@ def turn_of(tenant: str) -> Priority:
 
 
 def ahead_of_others(tenant: str) -> Priority:
-    """Return the priority of a workflow that others wait for, and that has one task at a time, however much it is sent."""
+    """Return the priority of a workflow that others wait for. It has one task at a time, however much it is sent."""
     return Priority(priority_key=1, fairness_key=tenant)
 
 

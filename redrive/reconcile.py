@@ -6,6 +6,7 @@ run itself, before it is reported.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -106,7 +107,18 @@ class Report(BaseModel):
 class Reconciliation:
     """Compare the two stores, and fix them if asked to."""
 
-    def __init__(self, client: Client, pool: Pool, ends: MissedEnds, *, repair: bool, unattended: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        pool: Pool,
+        ends: MissedEnds,
+        *,
+        repair: bool,
+        unattended: bool = False,
+        quiet: timedelta = timedelta(0),
+    ) -> None:
+        """Records that were changed less than `quiet` ago are left to the next sweep: more is on its way."""
+        self._quiet = quiet
         self._client = client
         self._pool = pool
         self._ends = ends
@@ -124,10 +136,11 @@ class Reconciliation:
         records = await self._open_records(tenant)
         runs = await self._parked_runs(tenant)
         listed = {run.run_id for run in runs}
+        fresh = self._fresh(records.values())
         waiting = {row.id for row in records.values() if row.status is LetterStatus.PENDING}
-        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
+        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting | fresh]
         parked_at = {_letter_of(run).workflow_id for run in runs}
-        distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
+        distant = [row for row in records.values() if row.id not in parked_at | fresh and not row.orphaned]
         bulks = [bulk for bulk in await open_bulks(self._pool) if tenant in {None, bulk.tenant}]
         problems = [
             # First: callers wait for these, and runs that report again may take their time.
@@ -138,6 +151,10 @@ class Reconciliation:
             *await self._twice(bulks, self._bulk_problem, self._end_bulk),
         ]
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
+
+    def _fresh(self, records: Iterable[LetterRow]) -> set[str]:
+        now = datetime.now(UTC)
+        return {row.id for row in records if now - self._quiet < row.updated_at <= now}
 
     async def _missed_runs(self, tenant: str | None) -> list[Problem]:
         problems = []

@@ -26,11 +26,11 @@ from temporalio.converter import DataConverter
 
 from redrive.bridges.rabbitmq.retry_message_pb2 import RetryMessage
 from redrive.contracts import Broker, Workflow
-from redrive.dead_letter_queue import queue_id
-from redrive.dead_letters import LetterId, Verb
+from redrive.dead_letters import Verb
 from redrive.starter.stack.state import StackInfo
 from tests.acceptance.live import COMMAND, Up, environment, working_directory
 from tests.hostile.documents import Document, around, corpus
+from tests.queues import open_queues
 
 NOISY, QUIET = "noisy", "quiet"
 MEASURED = 15
@@ -118,15 +118,13 @@ async def over_brokers(stream: redis.Redis, channel: AbstractChannel, document: 
     seen.sent["rabbitmq"] += 2
 
 
-async def park(admin: httpx.AsyncClient, info: StackInfo) -> str:
+async def park(admin: httpx.AsyncClient, client: Client, info: StackInfo) -> str:
     """Start a run that parks at once, and return the id of the queue that it reports to."""
     await admin.post("/api/v1/runs", json={"pipeline": "order", "payload": {"item": "lamp", "quantity": 1}})
-    while True:
-        found = (await admin.get("/api/v1/workflow-dlq")).json()["dead_letters"]
-        if found:
-            letter = LetterId(tenant=NOISY, run_id=found[0]["run_id"], step=found[0]["step"])
-            return queue_id(letter, info.task_queue)
+    while not (await admin.get("/api/v1/workflow-dlq")).json()["dead_letters"]:  # noqa: ASYNC110  # it happens in another process
         await asyncio.sleep(0.2)
+    queue, *_ = await open_queues(client, NOISY, info.task_queue)
+    return queue.id
 
 
 async def stuck(client: Client) -> list[str]:
@@ -159,7 +157,7 @@ async def attack(up: Up, info: StackInfo, seen: Seen) -> dict[str, float]:
     channel = await connection.channel()
     await channel.queue_declare("hostile.work", durable=True)
     async with console(info, noisy) as admin, console(info, quiet) as other:
-        queue = await park(admin, info)
+        queue = await park(admin, client, info)
         before = [await latency(other) for _ in range(MEASURED)]
         meanwhile: list[float] = []
 

@@ -25,12 +25,12 @@ from temporalio.service import RPCError
 from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal, owner_database_url
 from redrive.contracts import DEFAULT_TENANT, TASK_QUEUE, StartedRun, Workflow
-from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import Answer, LetterId
 from redrive.errors import InvalidInput, RedriveError, RunNotFound, Unavailable
 from redrive.postgres.database import DRIVER_ERRORS
 from tests.acceptance.live import Sink, Up, until
 from tests.chaos.modules import FAST_PIPELINE, FRAGILE, LATER, PIPELINE
+from tests.queues import open_queues
 
 T = TypeVar("T")
 
@@ -189,7 +189,8 @@ class Traffic:
         command: dict[str, Any] = {"request_id": request_id, "requested_by": "grace", "reason": "chaos"}
         command |= {"output": {}} if verb == "resolve" else {}
         command |= {"run_id": letter.run_id, "step": letter.step}
-        await self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE)).signal(verb, command)
+        queue, *_ = await open_queues(self.client, letter.tenant, TASK_QUEUE)
+        await queue.signal(verb, command)
 
     async def operate(self, stop: asyncio.Event) -> None:
         """Be an operator: take dead letters that wait, and send commands."""

@@ -44,6 +44,7 @@ HERE = Path(__file__).parent
 TASK_QUEUE = "histories"
 # Few enough for eight short steps, or some refused orders, to be "long".
 EVENTS_BEFORE_CONTINUE = 22
+LONGER_THAN_LISTED_AFTER = 11.0
 MACHINE = re.compile(r"^\d+@.*")
 DIRECTORIES_OF_A_FILE = re.compile(rb"/(?:[\w.+-]+/)+(?=[\w-]+\.py)")
 
@@ -84,10 +85,18 @@ def _registry(broken: set[str]) -> Registry:
         await asyncio.sleep(4.5)
         return given
 
+    @registry.module("snore", policy=quick(timeout=15))
+    async def snore(ctx: ModuleContext, given: Number) -> Number:
+        if "snore" in broken:
+            raise Terminal("too noisy")
+        await asyncio.sleep(LONGER_THAN_LISTED_AFTER)
+        return given
+
     steps = [add(f"count-{number}") for number in range(1, 9)]
     Pipeline("three", *steps[:3], registry=registry)
     Pipeline("healing", steps[0], flaky, steps[1], registry=registry)
     Pipeline("waiting", steps[0], patient, steps[1], registry=registry)
+    Pipeline("sleepy", snore, steps[0], registry=registry)
     Pipeline("long", *steps, registry=registry)
     Pipeline("fast", *steps[:3], fast=True, registry=registry)
     Pipeline("fast-healing", steps[0], flaky, steps[1], fast=True, registry=registry)
@@ -131,17 +140,16 @@ class Recorder:
         async def is_there() -> bool:
             with contextlib.suppress(RPCError):
                 return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-            queue = self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE))
+            queue = self.client.get_workflow_handle(queue_id("default", TASK_QUEUE, self.client.identity))
             history = await queue.fetch_history()
             told = [event.workflow_execution_signaled_event_attributes.input for event in history.events]
             return any(letter.run_id.encode() in each.SerializeToString() for each in told) and _has_written(history)
 
         await eventually(is_there)
 
-    def queue_of(self, run_id: str) -> WorkflowHandle[Any, Any]:
-        """Return the dead letter queue that a run reports to."""
-        letter = LetterId(tenant="default", run_id=run_id, step="")
-        return self.client.get_workflow_handle(queue_id(letter, TASK_QUEUE))
+    def queue(self) -> WorkflowHandle[Any, Any]:
+        """Return the dead letter queue that all runs report to."""
+        return self.client.get_workflow_handle(queue_id("default", TASK_QUEUE, self.client.identity))
 
     def mend(self) -> None:
         """Let all steps work."""
@@ -230,6 +238,32 @@ async def _replayed(recorder: Recorder) -> None:
     await recorder.keep_ended("replayed", run_id)
 
 
+async def _listed_later(recorder: Recorder) -> None:
+    """Replayed in vain, then with success, both soon over; and one that is listed as running while it runs.
+
+    In older histories, each replay is listed at once.
+    """
+    run_id = await recorder.park("replayed-soon", "count-2")
+    await _accepted(recorder.command(Verb.REPLAY, run_id, request_id="in-vain"))
+
+    async def exhausted_again() -> bool:
+        view = await recorder.redrive.status(run_id)
+        return view.status is RunStatus.DLQ_PENDING and view.steps[1].cycle == 2
+
+    await eventually(exhausted_again)
+    recorder.mend()
+
+    async def taken() -> bool:
+        return (await recorder.command(Verb.REPLAY, run_id, request_id=_fresh())).accepted
+
+    await eventually(taken)
+    await recorder.keep_ended("replayed_soon", run_id)
+    run_id = await recorder.park("replayed-long", "snore", pipeline="sleepy")
+    recorder.mend()
+    await _accepted(recorder.command(Verb.REPLAY, run_id, step="snore"))
+    await recorder.keep_ended("replayed_long", run_id)
+
+
 async def _last_step_replayed(recorder: Recorder) -> None:
     """The dead letter of the last step: its outcome and the run's end are one report.
 
@@ -284,15 +318,15 @@ async def _resolved(recorder: Recorder) -> None:
 async def _discarded(recorder: Recorder) -> None:
     """Orders that are refused: unreadable, with a wrong step, with an edit that does not fit. Then discarded."""
     run_id = await recorder.park("discarded", "count-2")
-    await recorder.queue_of(run_id).signal("replay", "nonsense")
+    await recorder.queue().signal("replay", "nonsense")
     for wrong in ({"from_step": "count-3"}, {"input_patch": {"n": "many"}}):
         answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **wrong)
         assert not answer.accepted, answer
     # To the queue instead of the run: it does the same thing.
     command = {"request_id": "to-the-queue", "requested_by": "ada", "reason": "a history"}
-    await recorder.queue_of(run_id).signal("discard", command | {"run_id": run_id, "step": "count-2"})
+    await recorder.queue().signal("discard", command | {"run_id": run_id, "step": "count-2"})
     await recorder.keep_ended("discarded", run_id)
-    await recorder.keep("queue", recorder.queue_of(run_id).id)
+    await recorder.keep("queue", recorder.queue().id)
     recorder.mend()
 
 
@@ -306,11 +340,11 @@ async def _canceled_when_parked(recorder: Recorder) -> None:
 async def _reported_again(recorder: Recorder) -> None:
     """Its queue was terminated: the run is asked to report again, which starts another one, and is replayed."""
     run_id = await recorder.park("reported-again", "count-2")
-    await recorder.queue_of(run_id).terminate()
+    await recorder.queue().terminate()
     await recorder.client.get_workflow_handle(run_id).signal(RunSignal.REPORT)
 
     async def is_open() -> bool:
-        return (await recorder.queue_of(run_id).describe()).status is WorkflowExecutionStatus.RUNNING
+        return (await recorder.queue().describe()).status is WorkflowExecutionStatus.RUNNING
 
     await eventually(is_open)
     recorder.mend()
@@ -332,7 +366,7 @@ async def _record_timed_out(recorder: Recorder) -> None:
         await eventually(is_tried_elsewhere)
     await handle.result()
     await recorder.keep("letter_record_timed_out", letter.workflow_id)
-    await recorder.keep("queue_hands_over", recorder.queue_of(run_id).id)
+    await recorder.keep("queue_hands_over", recorder.queue().id)
     await _accepted(recorder.command(Verb.DISCARD, run_id))
     recorder.mend()
 
@@ -366,11 +400,19 @@ async def _parked_and_continued(recorder: Recorder) -> None:
     for _ in range(8):
         answer = await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), from_step="count-3")
         assert not answer.accepted, answer
-        await recorder.queue_of(run_id).signal("replay", "nonsense")
+        await recorder.queue().signal("replay", "nonsense")
     recorder.mend()
     await _accepted(recorder.command(Verb.REPLAY, run_id))
     await recorder.keep_ended("continued_when_parked", run_id)
-    await recorder.keep("queue_continued", recorder.queue_of(run_id).id)
+    await recorder.keep("queue_continued", recorder.queue().id)
+
+
+async def _replayed_and_continued(recorder: Recorder) -> None:
+    """Replayed, and long before it ends: it is listed as running when its history is cut short."""
+    run_id = await recorder.park("replayed-and-continued", "count-2", pipeline="long")
+    recorder.mend()
+    await _accepted(recorder.command(Verb.REPLAY, run_id))
+    await recorder.keep_ended("continued_when_replayed", run_id)
 
 
 async def _activities(client: Client, workflow_id: str) -> int:
@@ -495,6 +537,7 @@ SCENES: list[Scene] = [
     _canceled,
     _by_name,
     _replayed,
+    _listed_later,
     _last_step_replayed,
     _step_only,
     _sent_back,
@@ -512,7 +555,7 @@ SCENES: list[Scene] = [
     _fast,
     _fast_again,
 ]
-LONG_SCENES: list[Scene] = [_continued, _parked_and_continued]
+LONG_SCENES: list[Scene] = [_continued, _parked_and_continued, _replayed_and_continued]
 
 
 @contextlib.asynccontextmanager

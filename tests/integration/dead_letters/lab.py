@@ -162,7 +162,7 @@ class Case:
     @property
     def queue(self) -> WorkflowHandle[Any, Any]:
         """The dead letter queue that the run reports to."""
-        return self.temporal.get_workflow_handle(queue_id(self.letter("any"), self.task_queue))
+        return self.temporal.get_workflow_handle(queue_id(self.tenant, self.task_queue, self.temporal.identity))
 
     def addressed(self, step: str = "second", **fields: Any) -> dict[str, Any]:
         """Return a command as the queue takes it."""

@@ -13,12 +13,12 @@ import pytest
 
 from redrive import Redrive, RunStatus
 from redrive.connection import connect_temporal
-from redrive.dead_letter_queue import queue_id
 from redrive.dead_letters import LetterId
 from redrive.settings import Settings
 from redrive.starter.stack.stack import Stack
 from tests.conftest import eventually, owner_url
 from tests.integration.dead_letters.processes import WorkerProcess, stopped
+from tests.queues import open_queues
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ async def test_command_given_while_postgres_is_away_is_carried_out_later(scene: 
     await scene.start()
     await scene.until_record("pending")
     scene.fail(None)
-    handle = scene.redrive._client.get_workflow_handle(queue_id(scene.letter, scene.task_queue))
+    handle, *_ = await open_queues(scene.redrive._client, scene.letter.tenant, scene.task_queue)
     command = {"request_id": "later", "requested_by": "ada", "reason": "mended"}
     with stopped(scene.stack.info.children["postgres"]):
         await handle.signal("replay", command | {"run_id": scene.letter.run_id, "step": scene.letter.step})

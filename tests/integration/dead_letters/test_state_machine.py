@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 )
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHandle
 
 from redrive import Redrive, Registry, RunStatus
 from redrive.connection import connect_temporal, database_url, owner_database_url
@@ -47,6 +48,7 @@ from tests.integration.dead_letters.lab import STEPS, Case, register, wording
 from tests.integration.dead_letters.outside import FiledService
 from tests.integration.dead_letters.processes import WorkerProcess, stopped
 from tests.integration.dead_letters.sweeps import sweep
+from tests.queues import open_queues
 
 T = TypeVar("T")
 # A task that a killed worker had in hand is given to another after ten seconds, an attempt at a step after six.
@@ -324,26 +326,31 @@ class Orders(RuleBasedStateMachine):
 
     async def _signal(self, verb: Verb, message: dict[str, Any], way: Way) -> None:
         if way is Way.QUEUE:
-            await self.case.queue.signal(verb, self.case.addressed(**message))
+            queue, *_ = await self._queues()
+            await queue.signal(verb, self.case.addressed(**message))
         else:
             await self.case.run.signal(verb, wording(**message))
 
     async def _report_late(self, which: int) -> None:
-        reports = [event for event in await self._queue_events() if _is_report(event)]
+        queues = await self._queues()
+        events = [event for queue in queues for event in (await queue.fetch_history()).events]
+        reports = [event for event in events if _is_report(event)]
         given = reports[which % len(reports)].workflow_execution_signaled_event_attributes.input.payloads
         (report,) = await self.case.temporal.data_converter.decode(given, [Exhausted])
-        await self.case.queue.signal(LetterSignal.EXHAUSTED, report)
+        before = sum(map(_is_report, (await queues[0].fetch_history()).events))
+        await queues[0].signal(LetterSignal.EXHAUSTED, report)
 
         async def is_taken() -> bool:
-            events = await self._queue_events()
-            *_, last = (place for place, event in enumerate(events) if _is_report(event))
-            written = [event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED for event in events[last:]]
-            return len([event for event in events if _is_report(event)]) > len(reports) and any(written)
+            events = (await queues[0].fetch_history()).events
+            places = [place for place, event in enumerate(events) if _is_report(event)]
+            written = [event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED for event in events[places[-1] :]]
+            return len(places) > before and any(written)
 
         await eventually(is_taken, within=PATIENCE)
 
-    async def _queue_events(self) -> Sequence[HistoryEvent]:
-        return (await self.case.queue.fetch_history()).events
+    async def _queues(self) -> list[WorkflowHandle[Any, Any]]:
+        """Return those that the two workers, and their predecessors, report to."""
+        return await open_queues(self.case.temporal, self.case.tenant, self.case.task_queue)
 
     @invariant()
     def agrees_with_the_model(self) -> None:

@@ -14,7 +14,7 @@ from redrive.dead_letters import LetterStatus
 from redrive.settings import Settings
 from tests.integration.plugin import project
 from tests.integration.plugin.conftest import ProjectFactory
-from tests.integration.plugin.lab import id_of, running
+from tests.integration.plugin.lab import running
 
 SECRET = "the-orchid-delivery"
 
@@ -71,7 +71,7 @@ async def test_nothing_encrypted_leaves_in_clear(
         assert (await users.command(letter, "replay")).accepted
         assert await handle.result() == "1: shipped o-1 in 3"
         await users.closed(handle, LetterStatus.REPLAYED)
-        queue = users.client.get_workflow_handle(queue_id(id_of(letter), settings.task_queue))
+        queue = users.client.get_workflow_handle(queue_id(letter["tenant"], settings.task_queue, users.client.identity))
         for history in (await handle.fetch_history(), await queue.fetch_history()):
             assert SECRET.encode() not in b"".join(event.SerializeToString() for event in history.events)
         told = [record for record in caplog.records if record.name.startswith("redrive")]

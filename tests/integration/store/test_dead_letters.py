@@ -4,7 +4,9 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from typing import TypeAlias
 
 import asyncpg
@@ -12,15 +14,18 @@ import pytest
 
 from redrive.contracts import RunStatus
 from redrive.dead_letters import (
+    MAX_REPLAYS,
     Answer,
     Continue,
     Ending,
     LetterCommand,
     LetterId,
+    LetterState,
     LetterStatus,
     MalformedCommand,
     Mode,
     Verb,
+    refusal,
 )
 from redrive.errors import InvalidInput
 from redrive.postgres.tenancy import Pool
@@ -500,3 +505,55 @@ async def test_report_of_a_task_that_is_done_again_is_no_second_failure(pool: Po
     # After a reset the same cycle may fail once more, at another time.
     other = exhausted(letter, at=START + timedelta(hours=1)).model_copy(update={"revision": CYCLE + 8})
     assert (await dead_letters.record_exhausted(pool, other)).is_new
+
+
+VERBS: list[LetterCommand] = [replay(), resolve(), discard()]
+
+
+@pytest.mark.parametrize("command", VERBS, ids=lambda command: command.verb)
+async def test_the_database_accepts_exactly_what_is_not_refused(
+    pool: Pool, tenant: str, owner: Owner, command: LetterCommand
+) -> None:
+    """The database decides in the statement that writes, and the refusal is worded elsewhere: both say the same."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    cases = product(LetterStatus, (1, 2), (None, "first"), (0, MAX_REPLAYS - 1, MAX_REPLAYS))
+    for number, (status, cycle, blocked_by, replays) in enumerate(cases):
+        await owner.execute(
+            "UPDATE dead_letters SET status = $2, cycle = $3, blocked_by = $4, replay_count = $5 WHERE id = $1",
+            *(letter.workflow_id, status.value, cycle, blocked_by, replays),
+        )
+        asked = given(letter, command.model_copy(update={"request_id": f"r{number}"}), number=number + 1)
+        known = LetterState(letter=letter, status=status, cycle=cycle, replays=replays, blocked_by=blocked_by)
+        if (status, cycle) != (LetterStatus.PENDING, 1):
+            with pytest.raises(dead_letters.RecordBehind):
+                await dead_letters.take_command(pool, asked, asked.command, yes(asked.command))
+            continue
+        taken = await dead_letters.take_command(pool, asked, asked.command, yes(asked.command))
+        problem = refusal(known, asked.command)
+        assert (taken.obey, taken.answer.accepted) == (problem is None, problem is None)
+        assert taken.answer.message == (problem or yes(asked.command).message)
+
+
+async def test_an_outcome_and_the_end_of_the_run_are_written_together(pool: Pool, tenant: str, owner: Owner) -> None:
+    """Both, or neither: the row of a run that the database does not take leaves the record open."""
+    letter = new_letter(tenant)
+    await dead_letters.record_exhausted(pool, exhausted(letter))
+    await dead_letters.put_accepted(pool, letter, replay(), yes(replay()))
+    run = runs.FinishedRun(
+        run_id=letter.run_id,
+        tenant=tenant,
+        pipeline="orders",
+        status=RunStatus.SUCCESS,
+        correlation_id=None,
+        idempotency_key=None,
+        started_at=START,
+        revision=9 * CYCLE,
+        labels={"mission": "42"},
+    )
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED), run=replace(run, tenant="*"))
+    assert (await _record(pool, letter)).status is LetterStatus.REPLAYING
+    assert await dead_letters.put_outcome(pool, letter, outcome(Ending.SUCCEEDED), run=run) is LetterStatus.REPLAYED
+    assert await _run_status(owner, letter) == RunStatus.SUCCESS
+    assert (await _record(pool, letter)).labels == {"mission": "42"}

@@ -21,10 +21,10 @@ SWEEPS: Final = 30
 PAUSE: Final = 1.0
 
 
-async def sweep(case: Case, chosen: Settings) -> None:
-    """Do what the workers' schedule does every minute."""
+async def sweep(case: Case, chosen: Settings, quiet: timedelta = timedelta(0)) -> None:
+    """Do what the workers' schedule does every minute; what has changed since this long is left alone."""
     async with Database(database_url(chosen), max_size=2) as database:
-        activities = KeyActivities(case.temporal, database, Redactor(), SILENT, quiet=timedelta(0))
+        activities = KeyActivities(case.temporal, database, Redactor(), SILENT, quiet=quiet)
         await ActivityEnvironment().run(activities.expire_keys)
 
 

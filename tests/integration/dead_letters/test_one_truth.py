@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from redrive.dead_letters import LetterInput, LetterStatus, Verb
 from redrive.errors import InvalidInput, RunNotFound
 from redrive.idempotency.postgres_claims import PostgresClaims
 from redrive.settings import Settings
-from redrive.visibility import execution_status
+from redrive.visibility import execution_status, runs_query
 from tests.conftest import eventually
 from tests.integration.dead_letters.lab import Case, wording
 from tests.integration.dead_letters.sweeps import sweep, sweep_until
@@ -145,6 +146,27 @@ async def test_command_to_a_closed_dead_letter_leaves_no_open_workflow(case: Cas
     )
     await case.audited("late", action="refused")
     await eventually(lambda: _has_ended(case.temporal, letter.workflow_id))
+
+
+async def test_a_record_that_has_just_changed_is_left_to_the_next_sweep(case: Case, lab_settings: Settings) -> None:
+    """A command may be on its way: to look at each such run, or to ask it to report again, adds to a load."""
+    await case.park("second")
+    taken = "UPDATE redrive.dead_letters SET status = 'replaying', updated_at = now() WHERE id = $1"
+    await case.rows(taken, case.letter("second").workflow_id)
+    listed = runs_query(tenant=case.tenant, status=RunStatus.DLQ_PENDING, pipeline=None)
+    await eventually(lambda: _has_one(case.temporal, listed))
+
+    async def is_open_again() -> bool:
+        return bool((await case.record() or {})["status"] == LetterStatus.PENDING)
+
+    await sweep(case, lab_settings, quiet=timedelta(hours=1))
+    assert not await is_open_again()
+    await sweep_until(is_open_again, case, lab_settings)
+    await case.works_still()
+
+
+async def _has_one(client: Client, query: str) -> bool:
+    return (await client.count_workflows(query)).count == 1
 
 
 async def test_row_that_missed_the_end_is_settled_by_the_next_sweep(keyed: Case, lab_settings: Settings) -> None:

@@ -57,6 +57,23 @@ async def test_reports_that_arrive_together_are_written_together(case: Case) -> 
     assert sorted(lines) == sorted(run_ids)
 
 
+async def test_one_process_reports_to_one_queue_whose_tasks_come_first(case: Case) -> None:
+    """Reports are gathered there, in few workflow tasks, which do not wait behind those of the runs that fail."""
+    await park_many(case)
+    await recorded(case, MANY)
+    found = [
+        each
+        async for each in case.temporal.list_workflows(
+            f"WorkflowType = '{Workflow.DEAD_LETTER_QUEUE}' AND RedriveTenant = '{case.tenant}'"
+        )
+    ]
+    assert [each.id for each in found] == [case.queue.id]
+    described = (await case.queue.describe()).raw_description.workflow_execution_info
+    assert described.priority.priority_key == 1
+    tasks = [event for event in await queue_events(case) if event.HasField("workflow_task_completed_event_attributes")]
+    assert len(tasks) <= MANY // 2
+
+
 async def test_without_a_database_each_report_waits_in_a_workflow_of_its_own(case: Case, stack: StackInfo) -> None:
     """The queue hands them over, and is free; they are written when the database is back, and the workflows end."""
     case.service.broken.add("second")

@@ -45,6 +45,7 @@ from redrive.tracing import labelled, span, trace_headers
 
 # How long a run waits for the database; after that, its tenant's queue writes for it.
 LONGEST: Final = timedelta(seconds=1)
+# A queue that writes more than one report at once keeps its workflow task this long.
 GATHER: Final = timedelta(milliseconds=150)
 _OMITTED = {"omitted": f"larger than {SNAPSHOT_LIMIT} bytes; the run has it"}
 

@@ -137,10 +137,10 @@ class Reconciliation:
         runs = await self._parked_runs(tenant)
         listed = {run.run_id for run in runs}
         fresh = self._fresh(records.values())
-        waiting = {row.id for row in records.values() if row.status is LetterStatus.PENDING}
-        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting | fresh]
-        parked_at = {_letter_of(run).workflow_id for run in runs}
-        distant = [row for row in records.values() if row.id not in parked_at | fresh and not row.orphaned]
+        waiting = fresh | {row.id for row in records.values() if row.status is LetterStatus.PENDING}
+        lonely = [run for run in runs if _letter_of(run).workflow_id not in waiting]
+        parked_at = fresh | {_letter_of(run).workflow_id for run in runs}
+        distant = [row for row in records.values() if row.id not in parked_at and not row.orphaned]
         bulks = [bulk for bulk in await open_bulks(self._pool) if tenant in {None, bulk.tenant}]
         problems = [
             # First: callers wait for these, and runs that report again may take their time.
@@ -153,6 +153,7 @@ class Reconciliation:
         return Report(parked_runs=len(listed), open_records=len(records), problems=problems)
 
     def _fresh(self, records: Iterable[LetterRow]) -> set[str]:
+        # One of the future is of another clock: it is not fresh for ever.
         now = datetime.now(UTC)
         return {row.id for row in records if now - self._quiet < row.updated_at <= now}
 

@@ -75,7 +75,7 @@ with workflow.unsafe.imports_passed_through():
 HISTORY_INTERVAL = timedelta(milliseconds=1)
 # Longer than a local activity that records something.
 HANDLERS_TIMEOUT = timedelta(seconds=5)
-# Most replays are over by then: listing each of them twice would be a fifth of what it costs the server.
+# Most replays are over by then. A list that changes with the run's end costs the server nothing more.
 LISTED_AFTER = timedelta(seconds=10)
 
 

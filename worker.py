@@ -399,7 +399,7 @@ async def _opened_tools(
 
 @contextlib.asynccontextmanager
 async def _run_ends(tools: Tools) -> AsyncIterator[RunEnds]:
-    ends = RunEnds(tools.client, tools.database, tools.redactor)
+    ends = RunEnds(tools.client, tools.database, tools.redactor, task_queue=tools.settings.task_queue)
     try:
         yield ends
     finally:

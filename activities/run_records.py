@@ -16,13 +16,24 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from redrive.categories import Category
-from redrive.contracts import ATTEMPT_TEXT_LIMIT, Activity, Attempt, RunEnd, RunStatus, StepInput
+from redrive.contracts import (
+    ATTEMPT_TEXT_LIMIT,
+    Activity,
+    Attempt,
+    ClaimRequest,
+    KeyClaim,
+    RunEnd,
+    RunStatus,
+    StepInput,
+)
 from redrive.errors import RedriveError, Transient
 from redrive.idempotency.claims import Settlement, without_secrets
 from redrive.idempotency.postgres_claims import run_claim
+from redrive.idempotency.starts import record_key_later
 from redrive.logs import get_logger
 from redrive.modules import RunCounters
 from redrive.postgres.database import DATABASE_ERRORS, CircuitBreaker, Database
+from redrive.postgres.tenancy import Session
 from redrive.redaction.redactor import Redactor
 from redrive.store.events.records import put_projection
 from redrive.store.runs import (
@@ -48,9 +59,10 @@ log = get_logger(__name__)
 class RunEnds:
     """Write how runs ended. What is not written while the database is down is settled by the sweep."""
 
-    def __init__(self, client: Client, database: Database, redactor: Redactor) -> None:
+    def __init__(self, client: Client, database: Database, redactor: Redactor, *, task_queue: str) -> None:
         """Write in the loop that runs now; workflows may call from other threads."""
         self._client = client
+        self._task_queue = task_queue
         self._breaker = CircuitBreaker(database.deadline_pool, LONGEST)
         self._redactor = redactor
         self._loop = asyncio.get_running_loop()
@@ -99,7 +111,21 @@ class RunEnds:
     async def write(self, end: RunEnd) -> None:
         """Write the row of a run that succeeded, and of its key, in one round trip."""
         run = await self.finished(end)
-        await self._breaker.ask(lambda session: put_finished(session, run), _tell)
+
+        async def is_written(session: Session) -> bool:
+            await put_finished(session, run)
+            return True
+
+        if not await self._breaker.ask(is_written, _tell) and end.key is not None and end.claim:
+            await self._have_key_recorded(end, end.key, end.claim)
+
+    async def _have_key_recorded(self, end: RunEnd, key: str, claim: KeyClaim) -> None:
+        """See to a key without a row, which the sweep does not know: a crash of the database may undo a claim."""
+        request = ClaimRequest(tenant=end.tenant, key=key, run_id=end.run_id, pipeline=end.pipeline, **dict(claim))
+        try:
+            await record_key_later(self._client, self._task_queue, request)
+        except RPCError as error:
+            _tell(error)
 
     async def finished(self, end: RunEnd) -> FinishedRun:
         """Return what is stored of a run that succeeded."""

@@ -124,15 +124,7 @@ class KeyedStarts:
         if self.claims is None:
             return
         try:
-            await self.client.start_workflow(
-                Workflow.RECORD_KEY,
-                _request(run),
-                id=f"record-key-{_run_id(run)}",
-                task_queue=self.task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                priority=turn_of(run.tenant),
-                rpc_timeout=START_TIMEOUT,
-            )
+            await record_key_later(self.client, self.task_queue, _request(run))
         except RPCError as error:
             raise _not_started(run, error) from error
         except RuntimeError as error:
@@ -173,6 +165,19 @@ class KeyedStarts:
         return StartedRun(
             run_id=description.id, is_cached=True, status=status, response=settlement.output, error=settlement.error
         )
+
+
+async def record_key_later(client: Client, task_queue: str, request: ClaimRequest) -> None:
+    """Have a key's row written, by a workflow that waits for the database. Asked for twice, it is done once."""
+    await client.start_workflow(
+        Workflow.RECORD_KEY,
+        request,
+        id=f"record-key-{request.run_id}",
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        priority=turn_of(request.tenant),
+        rpc_timeout=START_TIMEOUT,
+    )
 
 
 async def known_hash(client: Client, run_id: str) -> str:

@@ -76,7 +76,7 @@ class Agreement:
             return []
         row = self._keys.get(run_id)
         if row is None:
-            return ["its key has no row"]
+            return [f"Temporal says {end}, its key has no row"]
         wanted = "completed" if end is RunStatus.SUCCESS else "failed"
         told = (row["status"], row["run_status"])
         return [f"Temporal says {end}, the row of its key {told}"] if told != (wanted, end) else []

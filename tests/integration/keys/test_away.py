@@ -98,6 +98,47 @@ async def test_key_of_a_run_that_began_and_ended_without_postgres_gets_its_row(
     assert (record.run_id, record.status, record.response) == (started.run_id, KeyStatus.COMPLETED, result.output)
 
 
+async def test_key_whose_claim_a_crash_has_undone_gets_its_row(
+    *, worker: WorkerFactory, registry: Registry, settings: Settings, caller: Redrive, pool: Pool, tenant: str
+) -> None:
+    """A claim does not wait for the disk. Its run ends while PostgreSQL is down: no sweep would look for the key."""
+    released = asyncio.Event()
+
+    @registry.module("wait")
+    async def wait(ctx: ModuleContext, given: Number) -> Number:
+        await released.wait()
+        return given
+
+    Pipeline("waiting", wait, registry=registry)
+    async with worker():
+        started = await caller.start("waiting", {"n": 1}, tenant=tenant, key="k")
+        await _undo_claim(settings, tenant)
+        async with locked_tables(settings):
+            released.set()
+            result = await caller.result(started.run_id)
+            # The statement that the worker gave up would still write when it gets the lock, as no crash lets it.
+            await eventually(lambda: _is_given_up(settings))
+        record = await eventually(lambda: _ended_key(pool, tenant))
+    assert (record.run_id, record.status, record.response) == (started.run_id, KeyStatus.COMPLETED, result.output)
+
+
+async def _is_given_up(settings: Settings) -> bool:
+    owner = await connect(owner_database_url(settings))
+    try:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT put_finished%' AND state = 'active'"
+        return bool(await owner.fetchval(waiting) == 0)
+    finally:
+        await owner.close()
+
+
+async def _undo_claim(settings: Settings, tenant: str) -> None:
+    owner = await connect(owner_database_url(settings))
+    try:
+        assert await owner.execute("DELETE FROM redrive.idempotency_keys WHERE tenant = $1", tenant) == "DELETE 1"
+    finally:
+        await owner.close()
+
+
 async def test_key_whose_run_ends_while_its_row_is_written_has_the_end(
     *,
     monkeypatch: pytest.MonkeyPatch,

@@ -220,6 +220,11 @@ async def _by_name(recorder: Recorder) -> None:
 async def _replayed(recorder: Recorder) -> None:
     """Replayed while it is still broken, then with an edit and another policy when it is mended."""
     run_id = await recorder.park("replayed", "count-2")
+    await _replayed_in_vain_then(recorder, run_id, input_patch={"n": 5}, policy={"max_attempts": 2})
+    await recorder.keep_ended("replayed", run_id)
+
+
+async def _replayed_in_vain_then(recorder: Recorder, run_id: str, **changes: Any) -> None:
     await _accepted(recorder.command(Verb.REPLAY, run_id, request_id="first"))
 
     async def exhausted_again() -> bool:
@@ -228,14 +233,12 @@ async def _replayed(recorder: Recorder) -> None:
 
     await eventually(exhausted_again)
     recorder.mend()
-    changes: dict[str, Any] = {"input_patch": {"n": 5}, "policy": {"max_attempts": 2}}
 
     async def taken() -> bool:
         # Until the letter knows of the second cycle, the first replay is under way for it.
         return (await recorder.command(Verb.REPLAY, run_id, request_id=_fresh(), **changes)).accepted
 
     await eventually(taken)
-    await recorder.keep_ended("replayed", run_id)
 
 
 async def _listed_later(recorder: Recorder) -> None:
@@ -244,19 +247,7 @@ async def _listed_later(recorder: Recorder) -> None:
     In older histories, each replay is listed at once.
     """
     run_id = await recorder.park("replayed-soon", "count-2")
-    await _accepted(recorder.command(Verb.REPLAY, run_id, request_id="in-vain"))
-
-    async def exhausted_again() -> bool:
-        view = await recorder.redrive.status(run_id)
-        return view.status is RunStatus.DLQ_PENDING and view.steps[1].cycle == 2
-
-    await eventually(exhausted_again)
-    recorder.mend()
-
-    async def taken() -> bool:
-        return (await recorder.command(Verb.REPLAY, run_id, request_id=_fresh())).accepted
-
-    await eventually(taken)
+    await _replayed_in_vain_then(recorder, run_id)
     await recorder.keep_ended("replayed_soon", run_id)
     run_id = await recorder.park("replayed-long", "snore", pipeline="sleepy")
     recorder.mend()
